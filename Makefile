@@ -9,6 +9,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-$(EXTRAS)
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
 export MPLBACKEND ?= Agg
+# Small matrices: threads that wait for each other cost far more than they bring, above all on a busy machine.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow test-second test-full accept lint docs bench clean
 

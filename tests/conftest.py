@@ -9,6 +9,9 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Small matrices on a busy machine: threads that wait for each other were measured to cost a factor of thirty.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(ROOT))  # models/, benchmarks/ and tutorials/ stand beside the package
 
 import importlib.util  # noqa: E402

@@ -21,20 +21,23 @@ class RunRecord:
         engine: Registered name of the engine, for example ``"BoltzmannGenerator"``.
         posterior: Constrained draws of every latent and deterministic site, each ``(C, S, *shape)``.
         unconstrained: The same draws on the flat space, ``(C, S, D)``.
-        sample_stats: Per-draw numbers, each ``(C, S)``: ``lp``, ``acceptance_rate``, ``accepted``, ``log_weight`` (of the
-            chain's point; never reweight with it), ``prop_log_weight`` (of the fresh proposal), ``engine`` (int).
-        evidence_sums: ``(R, 3)`` float64: ``logsumexp(log w)``, ``logsumexp(2 log w)``, count, over all fresh proposals.
+        sample_stats: Per-draw numbers, each ``(C, S)``: ``lp``, ``acceptance_rate``, ``accepted``, ``log_weight`` (of
+            the chain's point; never reweight with it), ``prop_log_weight`` (of the fresh proposal), ``engine`` (int).
+        evidence_sums: ``(R, 3)`` float64: ``logsumexp(log w)``, ``logsumexp(2 log w)``, count, over all fresh
+            proposals.
         fresh_log_weights: ``(R, F)`` log weights of fresh, independent proposals (for k-hat and ESS). NaN-padded.
         probe_log_weights: ``(R, P)`` log weights of independent probe points under each engine, or ``None``.
         probe_log_density: ``(P,)`` or ``(R, P)`` log density of the probe points, or ``None``.
         training: Training curves, each ``(R, H)``, NaN-padded: ``loss``, ``num_evals``, ``ess``, ``log_evidence``, ...
         evidence_kind: ``"absolute"``, ``"relative"`` or ``"undefined"``; ``evidence_reason`` says why in words.
         observed: Observed sites.
-        log_likelihood: Function of no argument: pointwise log likelihood, each ``(C, S, *obs shape)``; ``None`` without data.
-        log_weight_at: Function ``(engine index, points (N, D)) -> (N,)``, exact log weight of given points; ``None`` if unknown.
+        log_likelihood: Function of no argument: pointwise log likelihood, each ``(C, S, *obs shape)``; ``None`` without
+            data.
+        log_weight_at: Function ``(engine index, points (N, D)) -> (N,)``, exact log weight of given points; ``None`` if
+            unknown.
         dims: Names of event dimensions per site where the model names them.
-        counts: Plain numbers: ``num_energy_evaluations``, ``num_gradient_evaluations``, ``train_seconds``, ``sample_seconds``,
-            ``num_skipped`` (training steps), ``num_invalid`` (points without a finite density).
+        counts: Plain numbers: ``num_energy_evaluations``, ``num_gradient_evaluations``, ``train_seconds``,
+            ``sample_seconds``, ``num_skipped`` (training steps), ``num_invalid`` (points without a finite density).
         notes: Sentences the backend wants the user to read (frozen ``param`` sites, fall-backs, ...).
     """
 
