@@ -1,0 +1,387 @@
+"""The log density of a Pyro model on the flat unconstrained space, in batches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from ppl_samplers.backends.pyro import checks
+from ppl_samplers.backends.pyro.discovery import discover, preserve_rng
+from ppl_samplers.backends.pyro.evaluate import Evaluator
+from ppl_samplers.backends.pyro.single import DrawMode, Layout, PlainSession, SinglePoint, Site
+
+_ONLY_ONCE = (
+    "The log density is differentiable once only: its gradient is computed together with its value and stored. Do not "
+    "use create_graph=True through LogDensity; write the second derivative with torch.func on your own density."
+)
+
+
+class LogDensity:
+    """Log joint of a Pyro model, Jacobians included, as a function of a flat vector: ``(N, D) -> (N,)``.
+
+    The model may be any Pyro model with a fixed set of sites. Finite discrete sites are summed out; supports may depend
+    on other latent sites. Models that ``torch.func.vmap`` cannot take fall back to a Python loop with one warning.
+    Values of ``pyro.param`` sites, of modules and of data are read once: make a new object when they change.
+
+    Args:
+        model: Pyro model.
+        model_args: Its positional arguments.
+        model_kwargs: Its keyword arguments.
+        batch_size: Largest number of points evaluated at once; ``None`` for no limit.
+        compile: Build each batch size with ``torch.compile`` (needs a C++ compiler; 20 to 50 seconds a build).
+        how: ``"auto"`` (vmap, and a static graph once a batch size has come back a few times), ``"vmap"``, ``"graph"``
+            or ``"loop"``.
+
+    Attributes:
+        num_evals: Number of points evaluated so far.
+        num_grad_evals: Number of points whose gradient was computed.
+        num_invalid: Number of points without a finite density.
+        notes: Sentences about the model that a user should read.
+
+    Raises:
+        ValueError: For a model that no engine can take; the message names the site and says what to write instead.
+
+    Example:
+        >>> import pyro, pyro.distributions as dist, torch
+        >>> from ppl_samplers.backends.pyro.density import LogDensity
+        >>> def model(y):
+        ...     scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        ...     pyro.sample("y", dist.Normal(0.0, scale).expand([3]).to_event(1), obs=y)
+        >>> density = LogDensity(model, (torch.tensor([0.1, -0.4, 0.3]),))
+        >>> density(torch.zeros(5, 1)).shape
+        torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        model_args: Sequence[Any] = (),
+        model_kwargs: Mapping[str, Any] | None = None,
+        *,
+        batch_size: int | None = None,
+        compile: bool = False,
+        how: str = "auto",
+    ) -> None:
+        layout = discover(model, tuple(model_args), model_kwargs or {})
+        self.layout: Layout = layout
+        self.single: SinglePoint | None = SinglePoint(model, tuple(model_args), model_kwargs or {}, layout)
+        self.space: tuple[Site, ...] = layout.space
+        self.dim: int = layout.dim
+        self.evidence_kind: str = layout.reasons["kind"]
+        self.evidence_reason: str = layout.reasons["reason"]
+        self.has_prior: bool = "prior" not in layout.reasons
+        self.observed: dict[str, torch.Tensor] = layout.observed
+        self.notes: tuple[str, ...] = layout.notes
+        self._sampler: Callable[[int], torch.Tensor] | None = None
+        how = "compile" if compile and how == "auto" else how
+        self._start(Evaluator(self.single, self.single.session, how=how, batch_size=batch_size))
+
+    @classmethod
+    def from_callable(
+        cls,
+        fn: Callable[[torch.Tensor], torch.Tensor],
+        dim: int,
+        *,
+        batched: bool = True,
+        sample_prior: Callable[[int], torch.Tensor] | None = None,
+        names: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        how: str = "auto",
+    ) -> LogDensity:
+        """Wrap a function of points on the real space.
+
+        Args:
+            fn: ``(N, D) -> (N,)``, or ``(D,) -> ()`` with ``batched=False``.
+            dim: Number of dimensions ``D``.
+            batched: Whether ``fn`` takes a batch.
+            sample_prior: ``n -> (n, D)``, draws to start from.
+            names: One name for each dimension; by default one site ``"x"`` of shape ``(D,)``.
+            batch_size: As in the class.
+            how: As in the class.
+
+        Raises:
+            ValueError: If ``fn`` returns another shape, or ``names`` has not ``dim`` entries.
+        """
+        if names is not None and len(names) != dim:
+            raise ValueError(f"names has {len(names)} entries, but the density has {dim} dimensions: give one each.")
+        if names is None:
+            space: tuple[Site, ...] = (Site("x", slice(0, dim), (dim,), (dim,)),)
+        else:
+            space = tuple(Site(name, slice(i, i + 1), (), ()) for i, name in enumerate(names))
+        with preserve_rng(), torch.no_grad(), PlainSession(fn, (3, dim) if batched else (dim,))(torch.float32) as dtype:
+            trial = fn(torch.rand(3, dim, dtype=dtype) if batched else torch.rand(dim, dtype=dtype))
+        expected = (3,) if batched else ()
+        if not isinstance(trial, torch.Tensor) or tuple(trial.shape) != expected:
+            shape = tuple(trial.shape) if isinstance(trial, torch.Tensor) else type(trial).__name__
+            raise ValueError(
+                f"The density returned {shape} for {'3 points (3, ' + str(dim) + ')' if batched else 'one point'}, but "
+                f"{expected} is needed. Sum over the event dimension, or pass batched={not batched}."
+            )
+        self = cls.__new__(cls)
+        self.layout = Layout(space=space)
+        self.single, self.space, self.dim = None, space, dim
+        self.evidence_kind = "relative"
+        self.evidence_reason = "the density is a plain function, whose constant only its author knows"
+        self.has_prior, self._sampler = sample_prior is not None, sample_prior
+        self.observed, self.notes = {}, ()
+        self._start(
+            Evaluator(
+                None if batched else fn,
+                PlainSession(fn, (3, dim) if batched else (dim,)),
+                how=how,
+                batch_size=batch_size,
+                batched=fn if batched else None,
+            )
+        )
+        return self
+
+    def _start(self, evaluator: Evaluator) -> None:
+        self.num_evals = self.num_grad_evals = self.num_invalid = 0
+        self._warned_invalid = False
+        self._loop_maps: set[str] = set()
+        self._evaluator = evaluator
+        with preserve_rng():
+            points = checks.check_points(self.dim)
+            checks.refuse_random(evaluator, points)
+            checks.choose(evaluator, points)
+            if evaluator.how == "loop":
+                lost = checks.lost_gradients(evaluator, points, self.space)
+                if lost:
+                    checks.warn_lost(lost)
+                    self.notes += (f"the gradient through site(s) {lost} is lost",)
+
+    @property
+    def how(self) -> str:
+        """The way of evaluation in use: ``vmap``, ``graph``, ``loop`` or ``compile``."""
+        return self._evaluator.name
+
+    # -- values -------------------------------------------------------------------------------------------------------
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Log density of points ``(N, D) -> (N,)``; differentiable once. NaN and ``+inf`` become ``-inf``."""
+        self._check(x)
+        if torch.is_grad_enabled() and x.requires_grad:
+            return _Differentiable.apply(x, self)
+        return self._clean(*self._evaluator(x, grad=False))[0]
+
+    def value_and_grad(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log density ``(N,)`` and its gradient ``(N, D)``, both detached; zero gradient where there is no density."""
+        self._check(x)
+        return self._clean(*self._evaluator(x, grad=True))
+
+    def _check(self, x: torch.Tensor) -> None:
+        if x.dim() != 2 or x.shape[1] != self.dim:
+            raise ValueError(f"Points of shape (N, {self.dim}) are needed, got {tuple(x.shape)}.")
+        if not x.is_floating_point():
+            raise ValueError(f"Points must be floating, got {x.dtype}: call x.to(torch.get_default_dtype()).")
+
+    def _clean(self, values: torch.Tensor, grads: Any) -> tuple[torch.Tensor, Any]:
+        finite = torch.isfinite(values)
+        invalid = int((~finite).sum())
+        self.num_evals += len(values)
+        self.num_invalid += invalid
+        values = torch.where(finite, values, -torch.inf)
+        if grads is not None:
+            self.num_grad_evals += len(values)
+            # A value may be finite where its derivative is not (0 * inf in a chain rule): such a row gets no push.
+            usable = finite & torch.isfinite(grads).all(-1)
+            grads = torch.where(usable[:, None], grads, 0.0)
+        if invalid > 0.1 * len(values) and len(values) >= 20 and not self._warned_invalid:
+            self._warned_invalid = True
+            warnings.warn(
+                f"The density is not finite at {invalid} of {len(values)} points; they count as log density -inf.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return values, grads
+
+    # -- the space ----------------------------------------------------------------------------------------------------
+    def ravel(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Unconstrained values by site, any leading shape, to ``(..., D)``."""
+        parts = []
+        for site in self.space:
+            value = torch.as_tensor(self._need(values, site))
+            lead = value.shape[: value.dim() - len(site.unconstrained_shape)]
+            parts.append(value.reshape((*lead, site.slice.stop - site.slice.start)))
+        return torch.cat(parts, -1)
+
+    def unravel(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """``(..., D)`` to unconstrained values by site."""
+        return {s.name: x[..., s.slice].reshape(x.shape[:-1] + torch.Size(s.unconstrained_shape)) for s in self.space}
+
+    def constrain(self, x: torch.Tensor, deterministic: bool = True) -> dict[str, torch.Tensor]:
+        """``(..., D)`` to the sites' values in the model, with the deterministic sites if asked for."""
+        with torch.no_grad():
+            if self.single is None:
+                return self.unravel(x)
+            deterministic = deterministic and bool(self.layout.deterministic)
+            if not deterministic and not self.layout.dynamic:
+                return {name: self.layout.transforms[name](u).to(x.dtype) for name, u in self.unravel(x).items()}
+            flat = x.reshape(-1, self.dim)
+            values = self._map("constrained", flat)
+            names = [s.name for s in self.space] + list(self.layout.deterministic if deterministic else ())
+            return {name: values[name].reshape(x.shape[:-1] + values[name].shape[1:]) for name in names}
+
+    def unconstrain(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Sites' values in the model, any leading shape, to ``(..., D)``."""
+        with torch.no_grad():
+            values = {s.name: torch.as_tensor(self._need(values, s)) for s in self.space}
+            if self.single is None:
+                return self.ravel(values)
+            if not self.layout.dynamic:
+                return self.ravel({name: self.layout.transforms[name].inv(v) for name, v in values.items()})
+            first = self.space[0]
+            lead = values[first.name].shape[: values[first.name].dim() - len(first.constrained_shape)]
+            flat = {s.name: values[s.name].reshape((-1, *s.constrained_shape)) for s in self.space}
+            return self._map("unconstrained", flat).reshape((*lead, self.dim))
+
+    @staticmethod
+    def _need(values: Mapping[str, torch.Tensor], site: Site) -> torch.Tensor:
+        if site.name not in values:
+            raise ValueError(f"No value for site '{site.name}'; the dict has {sorted(values)}.")
+        return values[site.name]
+
+    # -- prior and likelihood -----------------------------------------------------------------------------------------
+    def sample_prior(self, n: int) -> torch.Tensor:
+        """``n`` draws from the prior on the flat space, ``(n, D)``, from Pyro's global generator.
+
+        Raises:
+            ValueError: If the prior is improper, or the density is a function without ``sample_prior``.
+        """
+        if not self.has_prior:
+            reason = self.layout.reasons.get("prior", "a plain function has no prior; pass sample_prior=")
+            raise ValueError(f"The prior cannot be sampled: {reason}.")
+        if self._sampler is not None:
+            return self._sampler(n)
+        dummy = torch.zeros(n, 1, dtype=torch.get_default_dtype())
+        with torch.no_grad():
+            return self._map("draw", dummy, randomness="different")
+
+    def initial_points(self, n: int) -> torch.Tensor:
+        """``n`` over-dispersed points ``(n, D)`` of finite density: prior draws, else uniform on (-2, 2).
+
+        Raises:
+            ValueError: If no point of finite density is found.
+        """
+        found = torch.empty(0, self.dim, dtype=torch.get_default_dtype())
+        tries = max(n, 20)
+        for attempt in range(20):
+            # Ten rounds from the prior; a prior that never meets the data is then left for a small box.
+            if self.has_prior and attempt < 10:
+                points = self.sample_prior(tries)
+            else:
+                points = torch.empty(tries, self.dim, dtype=found.dtype).uniform_(-2, 2) * 0.8 ** max(attempt - 10, 0)
+            points = points[torch.isfinite(points).all(-1)]
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore", UserWarning)
+                finite = torch.isfinite(self(points))
+            found = torch.cat([found, points[finite].to(found.dtype)])
+            if len(found) >= n:
+                return found[:n]
+        if len(found) == 0:
+            raise ValueError(
+                f"The log density is -inf or NaN at all {20 * tries} starting points tried. Check the data against the "
+                f"supports of the observed sites {sorted(self.observed)}, or pass starting points of your own."
+            )
+        return found[torch.arange(n) % len(found)]
+
+    def log_prior(self, x: torch.Tensor) -> torch.Tensor:
+        """Log prior of the continuous sites on the flat space, Jacobian included, ``(N, D) -> (N,)``.
+
+        ``pyro.factor`` terms and summed-out discrete sites belong to the likelihood.
+        """
+        self._check(x)
+        if self.single is None:
+            raise ValueError("A density from a plain function has no prior: build LogDensity from a model.")
+        with torch.no_grad():
+            values = self._map("log_prior", x)
+        return torch.where(torch.isfinite(values), values, -torch.inf)
+
+    def log_likelihood(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Pointwise log likelihood of each observed site, ``(N, *batch shape of the site)``, masks and scales applied.
+
+        Sites whose observations share a summed-out discrete site have none and are left out (see ``notes``).
+        """
+        self._check(x)
+        if self.single is None or not self.observed:
+            return {}
+        with torch.no_grad():
+            return self._map("log_likelihood", x)
+
+    def _map(self, method: str, rows: Any, randomness: str = "error") -> Any:
+        """A method of the single point on every row of a tensor or of a dict of tensors, by vmap or in a loop."""
+        function = getattr(self.single, method)
+        if method == "draw":
+            function = lambda _: self.single.draw()  # noqa: E731
+        leaves = list(rows.values()) if isinstance(rows, dict) else [rows]
+        dtype, count = leaves[0].dtype, len(leaves[0])
+        size = self._evaluator.batch_size or max(count, 1)
+        parts = []
+        with self.single.session(dtype) as computing:
+            cast = [leaf.to(computing) if leaf.is_floating_point() else leaf for leaf in leaves]
+            for start in range(0, max(count, 1), size):
+                block = [leaf[start : start + size] for leaf in cast]
+                block = dict(zip(rows, block, strict=True)) if isinstance(rows, dict) else block[0]
+                parts.append(self._map_block(function, method, block, randomness))
+        if isinstance(parts[0], dict):
+            return {key: _back(torch.cat([part[key] for part in parts]), dtype) for key in parts[0]}
+        return _back(torch.cat(parts), dtype)
+
+    def _map_block(self, function: Callable[[Any], Any], method: str, block: Any, randomness: str) -> Any:
+        if self._evaluator.how != "loop" and method not in self._loop_maps:
+            state = torch.get_rng_state()
+            try:
+                with warnings.catch_warnings(), DrawMode() if randomness == "different" else nullcontext():
+                    warnings.filterwarnings("ignore", message="There is a performance drop")
+                    return torch.func.vmap(function, randomness=randomness)(block)
+            except Exception:  # any part of user code that the density itself does not run may refuse vmap
+                self._loop_maps.add(method)
+                torch.set_rng_state(state)  # equal seeds must give equal draws, whichever call found this out
+        rows = zip(*block.values(), strict=True) if isinstance(block, dict) else block
+        if isinstance(block, dict):
+            rows = (dict(zip(block, row, strict=True)) for row in rows)
+        results = [function(row) for row in rows]
+        if not results:
+            return torch.zeros(0, self.dim)
+        if isinstance(results[0], dict):
+            return {key: torch.stack([r[key] for r in results]) for key in results[0]}
+        return torch.stack(results)
+
+
+def _back(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return value.to(dtype) if value.is_floating_point() else value
+
+
+class _Differentiable(torch.autograd.Function):
+    """Value and gradient in one pass; backward only multiplies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, density: LogDensity) -> torch.Tensor:
+        values, grads = density.value_and_grad(x)
+        ctx.save_for_backward(grads, x)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor, None]:
+        grads, x = ctx.saved_tensors
+        return _OnlyOnce.apply(upstream, grads, x), None
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """The product of the first backward, whose own derivative would be silently incomplete."""
+
+    @staticmethod
+    def forward(ctx: Any, upstream: torch.Tensor, grads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        # x is here only to keep the graph: without it a second derivative through x would silently be left out.
+        # A loss that ignores a point sends zero; a loss that is -inf at one sends NaN, which zero must still win.
+        return torch.where(grads == 0, torch.zeros_like(grads), upstream[:, None] * grads)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> Any:
+        raise RuntimeError(_ONLY_ONCE)
+
+
+__all__ = ["LogDensity", "Site"]
