@@ -1,0 +1,415 @@
+"""The Boltzmann generator for Pyro: a flow trained on energies and examples, corrected exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ppl_samplers.backends.pyro.ensemble import Probe, working_dtype
+from ppl_samplers.backends.pyro.kernel import TransportKernel
+from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
+from ppl_samplers.backends.torch.moves import HMC, HMCState, scale_tril_of
+from ppl_samplers.backends.torch.pilot import Pilot
+from ppl_samplers.backends.torch.training import Optimiser
+from ppl_samplers.core import acceptance, evidence, resampling, weights
+from ppl_samplers.engines.boltzmann import maths, objectives
+
+# A training step on fresh importance weights needs so many effective draws, absolute and per proposal.
+_MIN_ESS, _MIN_SHARE = 64.0, 0.02
+# Proposals of a fine-tuning round, and how many of the largest weights are clipped (for training only).
+_ROUND, _CLIPPED = 4096, 10
+# Fine-tuning of a finished flow starts at this share of the learning rate.
+_RESUMED_RATE = 0.3
+_DF = 3.0
+
+
+@dataclass
+class FlowState:
+    """Everything of one engine that depends on data or on random numbers.
+
+    Attributes:
+        flow: The network and the affine standardisation.
+        optimiser: Adam and its schedule.
+        move: State of the HMC moves of the ensemble.
+        reference: Lowest energy seen by the pilot run.
+        num_units: Units that the training is planned for.
+        buffer: Examples, ``(B, D)``, or ``None``.
+        particles: Ensemble ``(N, D)`` with ``log_p`` ``(N,)`` and ``grad`` ``(N, D)``, or ``None``.
+        cursor: Where the buffer is overwritten next.
+        unit: Units done.
+        resumed: A finished flow that is trained further: all of its progress is fine-tuning.
+        loss: Mean loss of the last unit.
+        num_evals: Evaluations of the density.
+        done: All units are done.
+        metrics: Scalars of the last unit for the training history.
+    """
+
+    flow: Flow
+    optimiser: Optimiser
+    move: HMCState
+    reference: float
+    num_units: int
+    buffer: Tensor | None = None
+    particles: Tensor | None = None
+    log_p: Tensor | None = None
+    grad: Tensor | None = None
+    cursor: int = 0
+    unit: int = 0
+    resumed: bool = False
+    loss: float = math.nan
+    num_evals: int = 0
+    done: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def num_skipped(self) -> int:
+        """Optimiser steps left out because the loss or its gradient was not finite."""
+        return self.optimiser.num_skipped
+
+
+@dataclass(frozen=True)
+class FlowTransport:
+    """A normalizing flow as a transport: settings only; all that is learnt is in :class:`FlowState`.
+
+    Attributes:
+        flow: :class:`SplineCoupling` or :class:`Affine`.
+        objective: :class:`ByEnergy`, :class:`ByExample`, or one of each.
+        train_steps: Optimiser steps, spread evenly over the units.
+        batch_size: Of a step.
+        learning_rate: At the start; decays to 5 % by a cosine.
+        clip: Largest gradient norm.
+        pilot: Settings of the pilot run.
+        move: HMC moves of the pilot run and of the ensemble.
+        defensive: Share of a heavy-tailed Student-t in the proposals.
+        ensemble_refreshes: Refreshes of the examples over the training.
+
+    References:
+        Frank Noe, Simon Olsson, Jonas Koehler, Hao Wu, Boltzmann generators: sampling equilibrium states of many-body
+        systems with deep learning, 2019.
+    """
+
+    flow: SplineCoupling | Affine = field(default_factory=SplineCoupling)
+    objective: Any = objectives.DEFAULT
+    train_steps: int = 1000
+    batch_size: int = 256
+    learning_rate: float = 2e-3
+    clip: float = 5.0
+    pilot: Pilot = field(default_factory=Pilot)
+    move: HMC = field(default_factory=lambda: HMC(spread=3.0))
+    defensive: float = 0.05
+    ensemble_refreshes: int = 40
+
+    def __post_init__(self) -> None:
+        objectives.parse(self.objective)
+        if not 0 <= self.defensive < 1:
+            raise ValueError(f"defensive={self.defensive}: write a share between 0 and 1, for example 0.05")
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def init(self, density: Any, num_units: int, initial: Tensor | None = None) -> FlowState:
+        """Pilot run, standardisation and an untrained flow (the identity on the whitened space).
+
+        Args:
+            density: The log density.
+            num_units: Units that ``train_step`` will be called for.
+            initial: The user's starting points ``(k, D)``, on the unconstrained space.
+        """
+        dtype = working_dtype(density)
+        _, example = objectives.parse(self.objective)
+        draws = None if example is None or example.draws is None else _draws(density, example.draws, dtype)
+        if draws is not None:
+            log_p = density(draws[:_ROUND])
+            if not bool(torch.isfinite(log_p).any()):
+                raise ValueError("ForwardKL(draws=...): the log density is -inf at all draws; check their order")
+            flow = Flow(self.flow, density.dim, dtype, draws.device)
+            flow.standardise(draws.mean(0), scale_tril_of(draws))
+            move = self.move.init(density, draws, flow.scale_tril.clone())
+            state = FlowState(flow, self._optimiser(flow), move, float(-log_p.max()), num_units, draws.clone())
+            state.num_evals = len(log_p)
+            return state
+        pilot = self.pilot.run(density, self.move, initial, dtype)
+        flow = Flow(self.flow, density.dim, dtype, pilot.x.device)
+        flow.standardise(pilot.loc, pilot.scale_tril)
+        state = FlowState(flow, self._optimiser(flow), pilot.move, pilot.reference, num_units)
+        state.num_evals = pilot.num_evals
+        state.metrics = {"log_evidence": pilot.log_z}
+        if example is not None:
+            state.buffer, state.particles, state.log_p, state.grad = pilot.examples, pilot.x, pilot.log_p, pilot.grad
+        return state
+
+    def resume(self, state: FlowState, num_units: int) -> FlowState:
+        """A finished state made ready for ``num_units`` further units of fine-tuning."""
+        optimiser = self._optimiser(state.flow, _RESUMED_RATE)
+        return replace(state, optimiser=optimiser, num_units=num_units, unit=0, done=False, resumed=True)
+
+    def _optimiser(self, flow: Flow, share: float = 1.0) -> Optimiser:
+        return Optimiser(flow.parameters(), share * self.learning_rate, self.train_steps, self.clip)
+
+    def train_step(self, state: FlowState, density: Any) -> FlowState:
+        """One unit: refresh the examples where due, then a block of optimiser steps."""
+        energy, example = objectives.parse(self.objective)
+        unit, units = state.unit, max(state.num_units, 1)
+        progress = unit / units
+        if state.resumed and example is not None:
+            progress = 1 - example.fine_tune * (1 - progress)
+        refreshes = self.ensemble_refreshes
+        state.metrics = {}
+        if example is not None and refreshes * (unit + 1) // units > refreshes * unit // units:
+            tuned = progress >= 1 - example.fine_tune and self._fine_tune(state, density)
+            if not tuned and state.particles is not None:
+                self._refresh_ensemble(state, density)
+            if state.flow.transform is None and state.buffer is not None:
+                state.flow.standardise(state.buffer.mean(0), scale_tril_of(state.buffer))
+        steps = -(-self.train_steps // units)
+        if state.flow.transform is not None:
+            at = torch.tensor(progress)
+            by_example = 0.0 if example is None else float(maths.weight_at(at, objectives.as_knots(example.weight)))
+            by_energy = 0.0 if energy is None else float(maths.weight_at(at, objectives.as_knots(energy.weight)))
+            self._optimise(state, density, steps, by_example, by_energy, energy)
+        state.unit = unit + 1
+        state.done = state.unit >= units
+        state.metrics |= {"loss": state.loss, "num_evals": state.num_evals, "num_skipped": state.num_skipped}
+        return state
+
+    def _optimise(
+        self, state: FlowState, density: Any, steps: int, by_example: float, by_energy: float, energy: Any
+    ) -> None:
+        flow, losses = state.flow, []
+        volume = flow.log_volume()
+        whitened = flow.whiten(state.buffer) if by_example > 0 and state.buffer is not None else None
+        for _ in range(steps if by_example > 0 or by_energy > 0 else 0):
+            loss = torch.zeros((), dtype=volume.dtype, device=volume.device)
+            if whitened is not None:
+                batch = whitened[torch.randint(len(whitened), (self.batch_size,), device=whitened.device)]
+                loss = loss + by_example * maths.forward_kl(flow.whitened_log_prob(batch) - volume)
+            if by_energy > 0:
+                y, log_q = flow.sample_whitened(self.batch_size)
+                log_p = density(flow.unwhiten(y))
+                reference = torch.tensor(state.reference, dtype=log_p.dtype, device=log_p.device)
+                loss = loss + by_energy * maths.reverse_kl(
+                    log_q - volume, log_p, reference, energy.energy_high, energy.energy_max
+                )
+                state.num_evals += self.batch_size
+            losses.append(state.optimiser.step(loss))
+        finite = [value for value in losses if math.isfinite(value)]
+        state.loss = sum(finite) / len(finite) if finite else math.nan
+
+    @torch.no_grad()
+    def _refresh_ensemble(self, state: FlowState, density: Any) -> None:
+        """One independence step from the flow (it moves particles between modes), two HMC moves, into the buffer."""
+        n = len(state.particles)
+        x, log_q = self._draw(state, n)
+        log_p, grad = density.value_and_grad(x)
+        log_w = weights.sanitize(log_p.double() - log_q)
+        self._note(state, log_w)
+        old = weights.sanitize(state.log_p.double() - self._log_q(state, state.particles))
+        taken = acceptance.imh(log_w, old, torch.rand_like(old).log())
+        here = torch.where(taken[:, None], x, state.particles)
+        log_p = torch.where(taken, log_p, state.log_p)
+        grad = torch.where(taken[:, None], grad, state.grad)
+        before = state.move.num_evals
+        for _ in range(2):
+            state.move, here, log_p, grad, _ = self.move.step(state.move, density, here, log_p, grad, adapt=True)
+        state.particles, state.log_p, state.grad = here, log_p, grad
+        state.num_evals += n + state.move.num_evals - before
+        size = len(state.buffer)
+        fresh = here[: max(size // 8, 1)]
+        at = (state.cursor + torch.arange(len(fresh), device=here.device)) % size
+        state.buffer = state.buffer.index_copy(0, at, fresh)
+        state.cursor = (state.cursor + len(fresh)) % size
+
+    @torch.no_grad()
+    def _fine_tune(self, state: FlowState, density: Any) -> bool:
+        """Fill the buffer with the flow's own importance-weighted draws, if enough of them are effective."""
+        x, log_w = self.propose(state, density, _ROUND)
+        ess = self._note(state, log_w)
+        if ess < max(_MIN_ESS, _MIN_SHARE * _ROUND):
+            return False
+        training = maths.truncate(log_w, _CLIPPED)
+        state.buffer = x[resampling.systematic(training, torch.rand_like(training[0]), len(state.buffer))]
+        return True
+
+    @staticmethod
+    def _note(state: FlowState, log_w: Tensor) -> float:
+        """Write the relative ESS and the evidence of fresh proposals into the metrics; returns the ESS."""
+        ess = float(weights.ess(log_w))
+        state.metrics |= {"ess": ess / len(log_w), "log_evidence": float(evidence.log_evidence(log_w)[0])}
+        return ess
+
+    # -- proposals ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def propose(self, state: FlowState, density: Any, n: int) -> tuple[Tensor, Tensor]:
+        """``n`` independent draws ``(n, D)`` with their exact log weights ``(n,)`` in float64."""
+        x, log_q = self._draw(state, n)
+        state.num_evals += n
+        return x, weights.sanitize(density(x).double() - log_q)
+
+    @torch.no_grad()
+    def log_weight(self, state: FlowState, density: Any, x: Tensor) -> Tensor:
+        """Exact log weights of given points, ``(N, D) -> (N,)`` in float64."""
+        state.num_evals += len(x)
+        return weights.sanitize(density(x).double() - self._log_q(state, x))
+
+    def _draw(self, state: FlowState, n: int) -> tuple[Tensor, Tensor]:
+        """Draws of the defensive mixture with their log densities."""
+        flow = state.flow
+        y, log_q = flow.sample_whitened(n)
+        if self.defensive > 0:
+            chi2 = 2 * torch._standard_gamma(torch.full((n,), 0.5 * _DF, dtype=y.dtype, device=y.device))
+            heavy = maths.student_t(torch.randn_like(y), chi2, _DF)
+            broad = torch.rand(n, device=y.device) < self.defensive
+            y = torch.where(broad[:, None], heavy, y)
+            # The log density of the heavy-tailed draws under the flow is another pass, on those rows only.
+            if bool(broad.any()):
+                log_q = log_q.index_copy(0, broad.nonzero()[:, 0], flow.whitened_log_prob(y[broad]))
+        lost = ~torch.isfinite(y).all(-1) | ~torch.isfinite(log_q)
+        y = torch.where(lost[:, None], torch.zeros_like(y), y)
+        log_q = self._mix(flow, y, log_q)
+        # A draw without a density has weight zero: log weight -inf.
+        return flow.unwhiten(y), torch.where(lost, torch.full_like(log_q, math.inf), log_q)
+
+    def _log_q(self, state: FlowState, x: Tensor) -> Tensor:
+        y = state.flow.whiten(x)
+        return self._mix(state.flow, y, state.flow.whitened_log_prob(y))
+
+    def _mix(self, flow: Flow, y: Tensor, log_q: Tensor) -> Tensor:
+        heavy = maths.student_t_log_prob(y.double(), _DF)
+        return maths.defensive_log_prob(log_q.double(), heavy, self.defensive) - flow.log_volume().double()
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """What rebuilds an equal flow, as plain numbers."""
+        return {"flow": type(self.flow).__name__, "flow_settings": asdict(self.flow), "defensive": self.defensive}
+
+    def with_settings(self, settings: dict[str, Any]) -> FlowTransport:
+        """This transport with the flow of a file."""
+        kinds = {kind.__name__: kind for kind in (SplineCoupling, Affine)}
+        if settings.get("flow") not in kinds:
+            raise ValueError(f"the file holds a flow {settings.get('flow')!r}; this version knows {sorted(kinds)}")
+        flow = kinds[settings["flow"]](**settings["flow_settings"])
+        return replace(self, flow=flow, defensive=float(settings["defensive"]))
+
+    def to_arrays(self, state: FlowState) -> dict[str, np.ndarray]:
+        """All arrays of a state (integer masks included: without them the density is another one)."""
+        arrays = {f"flow.{name}": value.cpu().numpy() for name, value in state.flow.state_dict().items()}
+        for name in ("buffer", "particles", "log_p", "grad"):
+            if getattr(state, name) is not None:
+                arrays[name] = getattr(state, name).cpu().numpy()
+        arrays["move.scale_tril"] = state.move.scale_tril.cpu().numpy()
+        arrays["numbers"] = np.array(
+            [state.move.log_step, state.move.count, state.reference, state.num_evals, state.unit], dtype=np.float64
+        )
+        return arrays
+
+    def from_arrays(self, arrays: dict[str, np.ndarray], density: Any) -> FlowState:
+        """The state of :meth:`to_arrays`."""
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+        log_step, count, reference, evals, unit = tensors["numbers"].tolist()
+        flow = Flow(self.flow, density.dim, tensors["flow.loc"].dtype)
+        flow.load_state_dict({name[5:]: value for name, value in tensors.items() if name.startswith("flow.")})
+        return FlowState(
+            flow,
+            self._optimiser(flow),
+            HMCState(log_step, tensors["move.scale_tril"], int(count)),
+            reference,
+            int(unit),
+            tensors.get("buffer"),
+            tensors.get("particles"),
+            tensors.get("log_p"),
+            tensors.get("grad"),
+            unit=int(unit),
+            num_evals=int(evals),
+            done=True,
+        )
+
+
+def _draws(density: Any, draws: Any, dtype: torch.dtype) -> Tensor:
+    """The user's draws as points ``(n, D)`` on the unconstrained space."""
+    if isinstance(draws, dict):
+        points = density.unconstrain({name: torch.as_tensor(value) for name, value in draws.items()})
+    else:
+        points = torch.as_tensor(draws)
+    points = points.reshape(-1, points.shape[-1]).to(dtype)
+    if points.shape[-1] != density.dim:
+        raise ValueError(f"ForwardKL(draws=...): draws have {points.shape[-1]} columns, the space {density.dim}")
+    points = points[torch.isfinite(points).all(-1)]
+    if len(points) < 2:
+        raise ValueError("ForwardKL(draws=...): give at least two draws inside the support")
+    return points
+
+
+class BoltzmannGenerator(TransportKernel):
+    """Boltzmann generator: an exact MCMC kernel that trains a flow in warm-up and proposes from it afterwards.
+
+    Args:
+        model: Pyro model, or a :class:`LogDensity`.
+        log_density: A :class:`LogDensity`, in place of a model.
+        flow: :class:`SplineCoupling` or :class:`Affine`.
+        objective: :class:`ReverseKL` (training by energy), :class:`ForwardKL` (by example), or one of each in a tuple.
+        train_steps: Optimiser steps of each engine, spread over the warm-up.
+        batch_size: Of a step.
+        learning_rate: Of Adam, at the start.
+        clip: Largest gradient norm.
+        pilot: Settings of the pilot run.
+        defensive: Share of a heavy-tailed Student-t in the proposals; bounds the weights in light tails.
+        ensemble_refreshes: Refreshes of the examples over the training.
+        **options: Options of the kernel: ``num_engines``, ``correction``, ``local_move``, ``local_every``, ``block``,
+            ``num_reseat``, ``probe``, ``trained``.
+
+    References:
+        Frank Noe, Simon Olsson, Jonas Koehler, Hao Wu, Boltzmann generators: sampling equilibrium states of many-body
+        systems with deep learning, 2019.
+
+    Example:
+        >>> import pyro, torch
+        >>> from ppl_samplers.backends.pyro.chains import MCMC
+        >>> from ppl_samplers.backends.pyro.density import LogDensity
+        >>> density = LogDensity.from_callable(lambda x: -0.5 * (x * x).sum(-1), dim=2)
+        >>> kernel = BoltzmannGenerator(log_density=density, flow=Affine(), num_engines=1)
+        >>> mcmc = MCMC(kernel, num_samples=100, warmup_steps=2, num_chains=4, disable_progbar=True)
+        >>> mcmc.run()
+        >>> mcmc.get_samples(group_by_chain=True)["x"].shape
+        torch.Size([4, 100, 2])
+    """
+
+    name = "BoltzmannGenerator"
+
+    def __init__(
+        self,
+        model: Callable[..., Any] | None = None,
+        *,
+        log_density: Any = None,
+        flow: SplineCoupling | Affine | None = None,
+        objective: Any = objectives.DEFAULT,
+        train_steps: int = 1000,
+        batch_size: int = 256,
+        learning_rate: float = 2e-3,
+        clip: float = 5.0,
+        pilot: Pilot | None = None,
+        defensive: float = 0.05,
+        ensemble_refreshes: int = 40,
+        **options: Any,
+    ):
+        transport = FlowTransport(
+            flow=SplineCoupling() if flow is None else flow,
+            objective=objective,
+            train_steps=train_steps,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            clip=clip,
+            pilot=Pilot() if pilot is None else pilot,
+            defensive=defensive,
+            ensemble_refreshes=ensemble_refreshes,
+        )
+        super().__init__(model, log_density=log_density, transport=transport, **options)
+
+
+__all__ = ["BoltzmannGenerator", "FlowState", "FlowTransport", "Probe"]
