@@ -15,17 +15,17 @@ from scipy.signal import argrelmax
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-PERIODS = (1.5, 15.0)
+PERIODS = (2.0, 12.0)
 PRIOR_SD = 2.0  # of a, b and the offset
-SEED = 102
+SEED = 107
 
 
 def make_data():
-    """About thirty points in five visits; the gaps between the visits leave several periods open."""
+    """Thirty points in three visits; the gaps between the visits leave several periods open."""
     rng = np.random.default_rng(SEED)
-    t = np.sort((np.array([0.0, 6.0, 11.5, 18.0, 24.0])[:, None] + rng.uniform(0.0, 0.8, (5, 6))).ravel())
+    t = np.sort((np.array([0.0, 4.0, 9.0])[:, None] + rng.uniform(0.0, 0.8, (3, 10))).ravel())
     phase = 2.0 * math.pi * t / 4.4
-    y = 0.4 + 0.9 * np.cos(phase) - 0.5 * np.sin(phase) + 0.6 * rng.standard_normal(len(t))
+    y = 0.4 + 0.9 * np.cos(phase) - 0.5 * np.sin(phase) + 0.45 * rng.standard_normal(len(t))
     return np.round(t, 3), np.round(y, 3)
 
 

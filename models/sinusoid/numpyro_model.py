@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-PERIODS = (1.5, 15.0)  # days
+PERIODS = (2.0, 12.0)  # days
 
 
 def model(t, y):

@@ -6,7 +6,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 
-PERIODS = (1.5, 15.0)  # days
+PERIODS = (2.0, 12.0)  # days
 
 
 def model(t, y):

@@ -1,1 +1,1 @@
-"""What every engine of one framework shares: densities, kernels, guides (by framework), flows and training (by array library)."""
+"""What all engines of one framework share: densities, kernels, guides; below them flows, moves and training."""

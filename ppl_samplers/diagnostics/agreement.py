@@ -17,8 +17,10 @@ LOG_Z_FLOOR = 0.02
 RHAT_LIMIT = 1.05
 # A weight exp(5) = 150 times above the largest of all fresh ones would have dominated the evidence had it been drawn.
 WEIGHT_EXCESS = 5.0
-# Points exp(-10) below the bulk of the draws carry no mass worth a warning: light-tailed flows have huge weights there.
-DENSITY_MARGIN = 10.0
+# The lowest hundredth of the draws lies some exp(-3) to exp(-10) below the typical ones already. A region of ordinary
+# width that is another exp(-3) below holds less than a part in a few hundred of the mass; light-tailed flows have huge
+# weights there all the same.
+DENSITY_MARGIN = 3.0
 # Share of another engine's draws with an excess weight. Heavy tails of k-hat 0.5 reach 0.02 %, of 0.7 about 1.5 %.
 EXCESS_SHARE = 0.02
 # Chance of a false alarm over all coordinates and pairs together.
@@ -138,7 +140,7 @@ def missed_by_probe(record: RunRecord) -> np.ndarray:
     """Number of probe points that show a mode an engine missed, ``(R,)``.
 
     A point counts when its log weight exceeds the largest fresh one by more than 5 and its log density is not
-    negligible: at most 10 below the lower one-per-cent quantile of the draws' log densities.
+    negligible: at most 3 below the lower one-per-cent quantile of the draws' log densities.
     """
     engines = record.num_engines
     if record.probe_log_weights is None or record.probe_log_density is None or "lp" not in record.sample_stats:

@@ -43,7 +43,7 @@ def arviz() -> Any:
             except ImportError as error:  # pragma: no cover - a base dependency
                 raise ImportError("This needs ArviZ: pip install arviz") from error
             if int(az.__version__.split(".")[0]) >= 1:
-                from arviz_stats.base import array_stats
+                from arviz_stats.base import array_stats  # pyright: ignore[reportMissingImports]
 
                 array_stats.psislw(np.linspace(0.0, 1.0, 100))
         _first_use.clear()
@@ -91,7 +91,7 @@ def psis(log_w: np.ndarray) -> tuple[np.ndarray, float]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         if arviz_major() >= 1:
-            from arviz_stats.base import array_stats
+            from arviz_stats.base import array_stats  # pyright: ignore[reportMissingImports]
 
             # Written for leave-one-out log likelihoods: it smooths the negative of its argument.
             smoothed, k = array_stats.psislw(-fitted)

@@ -37,8 +37,9 @@ def test_forward_kl_uses_weights():
 @pytest.mark.parametrize(
     ("t", "expected"), [(0, 0), (0.3, 0), (0.35, 0.15), (0.4, 0.3), (0.55, 0.3), (0.7, 0.0), (1, 0.0)]
 )
-def test_default_energy_schedule(t, expected):
-    energy, example = objectives.parse(objectives.DEFAULT)
+def test_a_schedule_of_knots(t, expected):
+    ramp = objectives.ByEnergy(weight=((0.0, 0.0), (0.3, 0.0), (0.4, 0.3), (0.55, 0.3), (0.6, 0.0)))
+    energy, example = objectives.parse((objectives.ByExample(), ramp))
     assert maths.weight_at(np.asarray(float(t)), objectives.as_knots(energy.weight)) == pytest.approx(expected)
     assert maths.weight_at(np.asarray(float(t)), objectives.as_knots(example.weight)) == 1
 

@@ -64,7 +64,7 @@ def test_the_evidence(prior_draws):
 def test_the_weights_of_the_modes(entry, prior_draws):
     log_period, _, ratio = prior_draws
     modes = entry.reference["modes"]
-    assert len(modes) == 4
+    assert len(modes) == 5
     assert sum(mode["weight"] for mode in modes) > 0.999
     for mode in modes:
         low, high = np.log(mode["interval"])

@@ -83,7 +83,8 @@ def test_default_finds_both_modes():
     mcmc = MCMC(BoltzmannGenerator(log_density=density), num_warmup=40, num_samples=1000, progress_bar=False)
     mcmc.run(random.key(0))
     x = np.asarray(mcmc.get_samples(group_by_chain=True)["x"])
-    _check_moments((x[..., :1] < 0).astype(float), np.array([0.5]), np.array([[0.25]]))
+    share = (x[..., 0] < 0).reshape(40, -1).mean(1)
+    assert abs(share.mean() - 0.5) < 4 * share.std(ddof=1) / np.sqrt(40)
     log_z, error, _, _ = evidence.finish(evidence.merge(record(mcmc).evidence_sums))
     assert abs(log_z) < 4 * error and error < 0.02
 
@@ -96,23 +97,18 @@ def _log_weights(kernel, key, *args, num_warmup=12, n=2048, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", [ReverseKL(), ForwardKL()], ids=["energy", "example"])
 def test_each_objective_alone_learns_a_curved_target(objective):
-    def banana(x):
-        return -0.5 * x[:, 0] ** 2 - 2 * (x[:, 1] - x[:, 0] ** 2) ** 2 + jnp.log(2.0) - jnp.log(2 * jnp.pi)
+    def curved(x):
+        return -0.5 * x[:, 0] ** 2 - 2 * (x[:, 1] - 0.5 * x[:, 0] ** 2) ** 2 + jnp.log(2.0) - jnp.log(2 * jnp.pi)
 
-    density = LogDensity.from_callable(banana, 2)
-    options = dict(num_engines=1, train_steps=600, **SMALL)
-    flow = SplineCoupling(width=32)
-    _, log_w = _log_weights(
-        BoltzmannGenerator(log_density=density, objective=objective, flow=flow, **options), random.key(0)
-    )
-    _, _, before, _ = evidence.finish(
-        evidence.sums_of(
-            _log_weights(BoltzmannGenerator(log_density=density, flow=Affine(), **options), random.key(0))[1]
-        )
-    )
-    log_z, error, ess, n = evidence.finish(evidence.sums_of(log_w))
+    density = LogDensity.from_callable(curved, 2)
+    options = dict(log_density=density, num_engines=1, train_steps=600, **SMALL)
+    # Many proposals: with few, the far tails of the target are not met and the error bar is too short.
+    _, plain = _log_weights(BoltzmannGenerator(flow=Affine(), **options), random.key(0), n=65536)
+    kernel = BoltzmannGenerator(objective=objective, flow=SplineCoupling(width=32), **options)
+    _, log_w = _log_weights(kernel, random.key(0), n=65536)
+    log_z, error, ess, _ = evidence.finish(evidence.sums_of(log_w))
     assert abs(log_z) < 4 * error
-    assert ess > 1.3 * before and ess / n > 0.6
+    assert ess > 3 * evidence.finish(evidence.sums_of(plain))[2]
 
 
 @pytest.mark.slow

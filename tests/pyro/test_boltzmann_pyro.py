@@ -71,7 +71,7 @@ def test_bad_frozen_proposal_is_corrected(correction):
     for state in trained.states:
         sd = torch.diagonal(state.flow.scale_tril)
         state.flow.standardise(state.flow.loc + 0.8 * sd, 1.4 * state.flow.scale_tril)
-    kernel = BoltzmannGenerator(regression, trained=trained, correction=correction, local_move=None, num_reseat=20000)
+    kernel = BoltzmannGenerator(regression, trained=trained, correction=correction, local_move=None, num_reseat=40000)
     mcmc = MCMC(kernel, num_samples=2000, warmup_steps=0, num_chains=4, disable_progbar=True)
     mcmc.run(x, y)
     assert mcmc.diagnostics()["acceptance rate"]["chain 0"] < 0.9

@@ -57,7 +57,7 @@ def test_narrow_target_is_found_and_standardised():
     torch.testing.assert_close(torch.diagonal(result.scale_tril), torch.full((3,), 0.1), rtol=0.15, atol=0)
     # log Z = 1.5 log(2 pi) + 3 log 0.1.
     assert abs(result.log_z - (1.5 * math.log(2 * math.pi) + 3 * math.log(0.1))) < 0.5
-    assert result.examples.shape == (512 * 8, 3)
+    assert result.examples.shape == (Pilot().num_particles * Pilot().final_moves, 3)
     assert 0 <= result.reference < 1.0
     assert result.stages > 2
     assert result.num_evals == density.points

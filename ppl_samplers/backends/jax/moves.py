@@ -51,6 +51,8 @@ class HMC:
         num_leapfrog: Gradient evaluations per step.
         step_size: First step size, in units of the preconditioner.
         target_accept: Mean acceptance that warm-up aims at.
+        spread: Step sizes are log-uniform over this range below 1.2 times the adapted one. Wide, it serves modes of
+            different widths at once: one step size is too long for the narrow ones or too short between them.
 
     References:
         Simon Duane, Anthony Kennedy, Brian Pendleton, Duncan Roweth, Hybrid Monte Carlo, 1987.
@@ -70,6 +72,7 @@ class HMC:
     num_leapfrog: int = 8
     step_size: float = 0.2
     target_accept: float = 0.8
+    spread: float = 0.4
 
     def init(self, density: Any, x: Array) -> HMCState:
         """State for points like ``x`` ``(N, D)``: their quantiles give the scales."""
@@ -100,8 +103,8 @@ class HMC:
         """
         momentum_key, jitter_key, accept_key = random.split(key, 3)
         p = random.normal(momentum_key, x.shape, x.dtype)
-        jitter = random.uniform(jitter_key, x.shape[:1], x.dtype, 0.8, 1.2)
-        eps = (jnp.exp(state.log_step) * jitter)[:, None]
+        shrink = jnp.exp(-self.spread * random.uniform(jitter_key, x.shape[:1], x.dtype))
+        eps = (1.2 * jnp.exp(state.log_step) * shrink)[:, None]
         lower = state.scale_tril
 
         def leapfrog(_: Any, carry: tuple) -> tuple:

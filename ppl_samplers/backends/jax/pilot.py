@@ -36,9 +36,9 @@ class Pilot:
         Pierre Del Moral, Arnaud Doucet, Ajay Jasra, Sequential Monte Carlo samplers, 2006.
     """
 
-    num_particles: int = 512
+    num_particles: int = 1024
     num_moves: int = 3
-    ess_target: float = 0.5
+    ess_target: float = 0.8
     max_stages: int = 50
     final_moves: int = 8
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax, random
 from tqdm import tqdm
 
+from ppl_samplers.backends.jax.training import when
 from ppl_samplers.backends.numpyro import sampling
 from ppl_samplers.core import evidence, resampling
 
@@ -59,7 +60,7 @@ def fit(
 
     def unit(states: Any, data: tuple) -> Any:
         bound = kernel._rebound(density, data)
-        return lax.map(lambda s: kernel.transport.train_step(s, bound), states)
+        return lax.map(lambda s: when(~s.done, lambda t: kernel.transport.train_step(t, bound), s), states)
 
     states = kernel._program(("fit-init", name), start)(key, data, initial, jnp.asarray(num_warmup, jnp.int32))
     step = kernel._program(("fit-unit", name), unit)

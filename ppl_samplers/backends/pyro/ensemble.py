@@ -140,6 +140,8 @@ class Ensemble:
                 self.transport.init(self.density, self.num_units, self.initial) for _ in range(self.num_engines)
             ]
         for index in range(self.num_engines):
+            if self.states[index].done:
+                continue
             self.states[index] = self.transport.train_step(self.states[index], self.density)
             self.history[index].append(dict(self.states[index].metrics))
         self.units += 1

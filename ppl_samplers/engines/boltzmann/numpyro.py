@@ -31,7 +31,8 @@ from ppl_samplers.engines.boltzmann.objectives import DEFAULT, ByEnergy, ByExamp
 Array = jax.Array
 
 
-_FLOW, _PILOT, _MOVE = SplineCoupling(), Pilot(), HMC()
+# Wide-spread step sizes: the pilot run and the ensemble meet modes of different widths.
+_FLOW, _PILOT, _MOVE = SplineCoupling(), Pilot(), HMC(spread=3.0)
 
 
 class FlowState(NamedTuple):
@@ -74,6 +75,7 @@ class FlowTransport:
         pilot: Settings of the pilot run.
         defensive: Share of a heavy-tailed component in the proposal, 0 to leave it out.
         ensemble_refreshes: How often the examples are renewed during the training.
+        stop_ess: Training ends early once the relative effective sample size of the fine-tuning draws reaches this.
         move: Local move of the pilot run and of the ensemble.
     """
 
@@ -86,6 +88,7 @@ class FlowTransport:
     pilot: Pilot = _PILOT
     defensive: float = 0.05
     ensemble_refreshes: int = 40
+    stop_ess: float = 0.9
     move: HMC = _MOVE
     # Parsed once; a user's draws are not hashable and stay out of comparisons.
     energy: ByEnergy | None = field(init=False, compare=False)
@@ -178,9 +181,7 @@ class FlowTransport:
         else:
             x = jnp.asarray(draws, jnp.result_type(float))
         if x.ndim != 2 or x.shape[-1] != density.dim or len(x) < 2:
-            raise ValueError(
-                f"ForwardKL(draws=...) must be (n, {density.dim}) with n >= 2, got {tuple(x.shape)}"
-            )
+            raise ValueError(f"ForwardKL(draws=...) must be (n, {density.dim}) with n >= 2, got {tuple(x.shape)}")
         return x
 
     def train_step(self, state: FlowState, density: Any) -> FlowState:
@@ -189,11 +190,13 @@ class FlowTransport:
         state = state._replace(key=key)
         k, total = state.unit, jnp.maximum(state.num_units, 1)
         progress = k / total
+        stop = jnp.zeros((), bool)
         due = (self.ensemble_refreshes * (k + 1)) // total > (self.ensemble_refreshes * k) // total
         if self.example is not None:
             fine = progress >= 1 - self.example.fine_tune
             due = due & (fine | (self.example.draws is None))
             state = when(due, lambda s: self._refresh(s, refresh_key, density, fine), state)
+            stop = due & fine & (state.metrics["ess"] >= self.stop_ess)
         else:
             state = when(due, lambda s: self._measure(s, refresh_key, density), state)
         if self.flow.trainable:
@@ -202,7 +205,7 @@ class FlowTransport:
             loc, lower = moments(state.buffer)
             state = state._replace(loc=loc, scale_tril=lower)
         unit = state.unit + 1
-        return state._replace(unit=unit, done=unit >= state.num_units, num_skipped=state.adam.skipped)
+        return state._replace(unit=unit, done=(unit >= state.num_units) | stop, num_skipped=state.adam.skipped)
 
     def _measure(self, state: FlowState, key: Array, density: Any) -> FlowState:
         n = self.pilot.num_particles
@@ -359,6 +362,7 @@ class BoltzmannGenerator(TransportKernel):
         pilot: Settings of the pilot run.
         defensive: Share of a Student-t component in the proposal.
         ensemble_refreshes: How often the examples are renewed during the training.
+        stop_ess: Training ends early once the relative effective sample size of the fine-tuning draws reaches this.
         **options: Options of :class:`~ppl_samplers.backends.numpyro.kernel.TransportKernel`: ``num_engines``,
             ``correction``, ``local_move``, ``local_every``, ``block``, ``num_reseat``, ``probe``, ``trained``.
 
@@ -395,6 +399,7 @@ class BoltzmannGenerator(TransportKernel):
         pilot: Pilot = _PILOT,
         defensive: float = 0.05,
         ensemble_refreshes: int = 40,
+        stop_ess: float = 0.9,
         **options: Any,
     ):
         if not isinstance(flow, SplineCoupling | Affine):
@@ -409,5 +414,6 @@ class BoltzmannGenerator(TransportKernel):
             pilot=pilot,
             defensive=defensive,
             ensemble_refreshes=ensemble_refreshes,
+            stop_ess=stop_ess,
         )
         super().__init__(model, log_density=log_density, transport=transport, **options)

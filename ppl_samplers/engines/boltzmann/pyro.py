@@ -88,6 +88,7 @@ class FlowTransport:
         move: HMC moves of the pilot run and of the ensemble.
         defensive: Share of a heavy-tailed Student-t in the proposals.
         ensemble_refreshes: Refreshes of the examples over the training.
+        stop_ess: Training ends early once the relative effective sample size of the fine-tuning draws reaches this.
 
     References:
         Frank Noe, Simon Olsson, Jonas Koehler, Hao Wu, Boltzmann generators: sampling equilibrium states of many-body
@@ -104,6 +105,7 @@ class FlowTransport:
     move: HMC = field(default_factory=lambda: HMC(spread=3.0))
     defensive: float = 0.05
     ensemble_refreshes: int = 40
+    stop_ess: float = 0.9
 
     def __post_init__(self) -> None:
         objectives.parse(self.objective)
@@ -159,7 +161,7 @@ class FlowTransport:
         if state.resumed and example is not None:
             progress = 1 - example.fine_tune * (1 - progress)
         refreshes = self.ensemble_refreshes
-        state.metrics = {}
+        state.metrics, tuned = {}, False
         if example is not None and refreshes * (unit + 1) // units > refreshes * unit // units:
             tuned = progress >= 1 - example.fine_tune and self._fine_tune(state, density)
             if not tuned and state.particles is not None:
@@ -173,7 +175,7 @@ class FlowTransport:
             by_energy = 0.0 if energy is None else float(maths.weight_at(at, objectives.as_knots(energy.weight)))
             self._optimise(state, density, steps, by_example, by_energy, energy)
         state.unit = unit + 1
-        state.done = state.unit >= units
+        state.done = state.unit >= units or (tuned and state.metrics["ess"] >= self.stop_ess)
         state.metrics |= {"loss": state.loss, "num_evals": state.num_evals, "num_skipped": state.num_skipped}
         return state
 
@@ -361,6 +363,7 @@ class BoltzmannGenerator(TransportKernel):
         pilot: Settings of the pilot run.
         defensive: Share of a heavy-tailed Student-t in the proposals; bounds the weights in light tails.
         ensemble_refreshes: Refreshes of the examples over the training.
+        stop_ess: Training ends early once the relative effective sample size of the fine-tuning draws reaches this.
         **options: Options of the kernel: ``num_engines``, ``correction``, ``local_move``, ``local_every``, ``block``,
             ``num_reseat``, ``probe``, ``trained``.
 
@@ -396,6 +399,7 @@ class BoltzmannGenerator(TransportKernel):
         pilot: Pilot | None = None,
         defensive: float = 0.05,
         ensemble_refreshes: int = 40,
+        stop_ess: float = 0.9,
         **options: Any,
     ):
         transport = FlowTransport(
@@ -408,6 +412,7 @@ class BoltzmannGenerator(TransportKernel):
             pilot=Pilot() if pilot is None else pilot,
             defensive=defensive,
             ensemble_refreshes=ensemble_refreshes,
+            stop_ess=stop_ess,
         )
         super().__init__(model, log_density=log_density, transport=transport, **options)
 

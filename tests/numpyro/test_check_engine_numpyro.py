@@ -1,0 +1,30 @@
+"""The public conformance checker on every registered transport, in NumPyro."""
+
+import pytest
+
+from ppl_samplers.numpyro import Affine, Pilot
+from ppl_samplers.registry import list_engines
+from ppl_samplers.testing import CHECKS, check_engine
+
+ENGINES = {info.name: info.load("numpyro") for info in list_engines("numpyro", "transport")}
+
+
+def factory(engine):
+    def make(model=None, **options):
+        return engine(model, flow=Affine(), pilot=Pilot(num_particles=256), **options)
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engine_conforms(engine, check):
+    assert check_engine(factory(ENGINES[engine]), "numpyro", only=[check]) == [check]
+
+
+def test_unknown_checks_and_backends_are_named():
+    with pytest.raises(ValueError, match="unknown checks"):
+        check_engine(factory(ENGINES["BoltzmannGenerator"]), "numpyro", only=["nonsense"])
+    with pytest.raises(ValueError, match="write one of"):
+        check_engine(factory(ENGINES["BoltzmannGenerator"]), "tensorflow")

@@ -1,0 +1,76 @@
+"""Hostile models through the kernel on an affine transport: 20 units, 20 draws, vectorised and single.
+
+A model costs half a minute of compilation, so a dozen that stress the kernel run in the slow suite, all of them by
+``make test-full``.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from ppl_samplers.numpyro import HMC, MCMC, Affine, BoltzmannGenerator, Pilot, Probe, mcmc_report, record, to_arviz
+from ppl_samplers.testing.hostile_numpyro import HOSTILE, other_data, runnable
+
+PICKED = {"1", "2", "3", "4", "5b", "8", "13", "14", "16", "20a", "22a", "27a"}
+REFUSED = [case for case in HOSTILE if case.expect == "error"]
+
+
+def kernel(case):
+    return BoltzmannGenerator(
+        case.make(),
+        flow=Affine(),
+        pilot=Pilot(num_particles=128, num_moves=2, final_moves=4, max_stages=15),
+        local_move=HMC(num_leapfrog=4),
+        num_reseat=128,
+        probe=Probe(num_points=16, num_steps=5),
+    )
+
+
+def cases(chosen):
+    mark = lambda case: pytest.mark.slow if case.id in PICKED else pytest.mark.full  # noqa: E731
+    return [pytest.param(case, id=case.id, marks=mark(case)) for case in chosen]
+
+
+@pytest.fixture(autouse=True)
+def honest_warnings_are_expected():
+    with warnings.catch_warnings():
+        # Tiny budgets earn honest warnings about weights and engines; the checks below are about shapes and numbers.
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("case", cases(runnable()))
+def test_hostile_model_through_the_kernel(case):
+    mcmc = MCMC(kernel(case), num_warmup=20, num_samples=20, num_chains=4, progress_bar=False)
+    mcmc.run(jax.random.key(0), *case.args, **case.kwargs)
+    mcmc.print_summary()
+    run = record(mcmc)
+    assert run.unconstrained.shape == (4, 20, case.dim)
+    for name, draws in run.posterior.items():
+        assert draws.shape[:2] == (4, 20), name
+        assert np.all(np.isfinite(np.asarray(draws, float))), name
+    assert np.all(np.isfinite(run.sample_stats["lp"]))
+    assert len(mcmc_report(mcmc)) > 100
+    if case.id not in {"16", "17a"}:  # no pointwise term where a discrete site is summed out
+        to_arviz(mcmc)
+    mcmc.run(jax.random.key(1), *other_data(case), **case.kwargs)
+    assert np.all(np.isfinite(record(mcmc).sample_stats["lp"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in runnable() if case.id in {"2", "5b"}], ids=lambda case: case.id)
+def test_one_chain_has_no_chain_axis_in_its_state(case):
+    mcmc = MCMC(kernel(case), num_warmup=20, num_samples=20, num_chains=1, progress_bar=False)
+    mcmc.run(jax.random.key(0), *case.args, **case.kwargs)
+    assert record(mcmc).unconstrained.shape == (1, 20, case.dim)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)
+def test_refused_models_are_refused_before_any_training(case):
+    mcmc = MCMC(kernel(case), num_warmup=1, num_samples=2, num_chains=1, progress_bar=False)
+    with pytest.raises(case.error, match=case.fragment):
+        mcmc.run(jax.random.key(0), *case.args, **case.kwargs)
