@@ -5,6 +5,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 IS_311 := $(shell $(PYTHON) -c 'import sys; print(int(sys.version_info[:2] == (3, 11)))')
 EXTRAS ?= $(if $(filter 1,$(IS_311)),all,numpyro)
 VENV   ?= .venv
+# Test processes side by side; each takes up to 5 GiB of memory.
+JOBS   ?= 1
+PYTEST  = $(BIN)/python -m pytest $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist worksteal)
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed-$(EXTRAS)
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.cache/jax
@@ -25,16 +28,16 @@ demo: $(STAMP)  ## the sinusoid of models/ end to end in both frameworks, beside
 	$(BIN)/python -m benchmarks.demo --out out
 
 test: $(STAMP)  ## what a newcomer runs: under ten minutes on two cores
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: $(STAMP)  ## statistical and end-to-end tests
-	$(BIN)/python -m pytest -m "slow and not full"
+	$(PYTEST) -m "slow and not full"
 
 test-second: $(STAMP)  ## the leg without torch, with ArviZ 1.x: core, diagnostics, smoke
 	$(BIN)/python -m pytest tests/core tests/diagnostics tests/numpyro/test_smoke_numpyro.py
 
 test-full: $(STAMP)  ## every engine on every hostile model
-	$(BIN)/python -m pytest -m full
+	$(PYTEST) -m full
 
 accept: $(STAMP)  ## the acceptance figures: all models, both frameworks
 	$(BIN)/python -m benchmarks.accept

@@ -14,6 +14,7 @@ Example:
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
@@ -23,12 +24,13 @@ from ppl_samplers.backends.jax.flows import Affine, SplineCoupling
 from ppl_samplers.backends.jax.moves import HMC
 from ppl_samplers.backends.jax.pilot import Pilot
 from ppl_samplers.backends.numpyro.density import LogDensity
-from ppl_samplers.backends.numpyro.kernel import IMH, ISIR, Probe
+from ppl_samplers.backends.numpyro.guide import AutoFlow
 from ppl_samplers.backends.numpyro.record import record
 from ppl_samplers.backends.numpyro.trained import Trained
+from ppl_samplers.backends.settings import IMH, ISIR, Probe
+from ppl_samplers.engines.boltzmann.bridge_numpyro import guide_to_trained
+from ppl_samplers.engines.boltzmann.losses_numpyro import ForwardKL, ReverseKL
 from ppl_samplers.engines.boltzmann.numpyro import BoltzmannGenerator
-from ppl_samplers.engines.boltzmann.objectives import ByEnergy as ReverseKL
-from ppl_samplers.engines.boltzmann.objectives import ByExample as ForwardKL
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -92,11 +94,20 @@ def to_arviz(x: Any, **options: Any) -> Any:
     return convert(record(x), **options)
 
 
-def mcmc_report(x: Any, **options: Any) -> Any:
-    """What the run found and whether to trust it, in words and figures."""
+def mcmc_report(x: Any, file: Any = None, **options: Any) -> str:
+    """Prints what the run found and whether to trust it, in words and figures; returns the text.
+
+    Args:
+        x: A finished ``MCMC``, or what ``fit`` gave.
+        file: Text stream to print to; standard output by default.
+        **options: Passed on to :func:`ppl_samplers.diagnostics.report.mcmc_report`.
+
+    Warns:
+        UserWarning: The engines disagree.
+    """
     from ppl_samplers.diagnostics.report import mcmc_report as report
 
-    return report(record(x), **options)
+    return report(record(x), file=sys.stdout if file is None else file, **options)
 
 
 __all__ = [
@@ -105,6 +116,7 @@ __all__ = [
     "ISIR",
     "MCMC",
     "Affine",
+    "AutoFlow",
     "BoltzmannGenerator",
     "ForwardKL",
     "LogDensity",
@@ -113,6 +125,7 @@ __all__ = [
     "ReverseKL",
     "SplineCoupling",
     "Trained",
+    "guide_to_trained",
     "log_evidence",
     "mcmc_report",
     "record",

@@ -13,18 +13,20 @@ Example:
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ppl_samplers.backends.pyro.chains import MCMC
 from ppl_samplers.backends.pyro.density import LogDensity
-from ppl_samplers.backends.pyro.ensemble import IMH, ISIR, Probe
+from ppl_samplers.backends.pyro.guide import AutoFlow
 from ppl_samplers.backends.pyro.record import record
 from ppl_samplers.backends.pyro.trained import Trained
+from ppl_samplers.backends.settings import IMH, ISIR, Probe
 from ppl_samplers.backends.torch.flows import Affine, SplineCoupling
 from ppl_samplers.backends.torch.moves import HMC
 from ppl_samplers.backends.torch.pilot import Pilot
-from ppl_samplers.engines.boltzmann.objectives import ByEnergy as ReverseKL
-from ppl_samplers.engines.boltzmann.objectives import ByExample as ForwardKL
+from ppl_samplers.engines.boltzmann.bridge_pyro import guide_to_trained
+from ppl_samplers.engines.boltzmann.losses_pyro import ForwardKL, ReverseKL
 from ppl_samplers.engines.boltzmann.pyro import BoltzmannGenerator
 
 
@@ -50,11 +52,20 @@ def to_arviz(x: Any, **options: Any) -> Any:
     return convert(record(x), **options)
 
 
-def mcmc_report(x: Any, **options: Any) -> Any:
-    """What the run found and whether to trust it, in words and figures."""
+def mcmc_report(x: Any, file: Any = None, **options: Any) -> str:
+    """Prints what the run found and whether to trust it, in words and figures; returns the text.
+
+    Args:
+        x: A finished ``MCMC``, or what ``fit`` gave.
+        file: Text stream to print to; standard output by default.
+        **options: Passed on to :func:`ppl_samplers.diagnostics.report.mcmc_report`.
+
+    Warns:
+        UserWarning: The engines disagree.
+    """
     from ppl_samplers.diagnostics.report import mcmc_report as report
 
-    return report(record(x), **options)
+    return report(record(x), file=sys.stdout if file is None else file, **options)
 
 
 __all__ = [
@@ -63,6 +74,7 @@ __all__ = [
     "ISIR",
     "MCMC",
     "Affine",
+    "AutoFlow",
     "BoltzmannGenerator",
     "ForwardKL",
     "LogDensity",
@@ -71,6 +83,7 @@ __all__ = [
     "ReverseKL",
     "SplineCoupling",
     "Trained",
+    "guide_to_trained",
     "log_evidence",
     "mcmc_report",
     "record",

@@ -16,8 +16,15 @@ def factory(engine):
     return make
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS)
+# Compilation makes each check cost a minute: those of exactness run in the slow suite, the others by make test-full.
+EXACTNESS = {"conjugate", "bad_proposal", "half_space", "single_engine"}
+
+
+def checks():
+    return [pytest.param(c, marks=pytest.mark.slow if c in EXACTNESS else pytest.mark.full) for c in CHECKS]
+
+
+@pytest.mark.parametrize("check", checks())
 @pytest.mark.parametrize("engine", ENGINES)
 def test_engine_conforms(engine, check):
     assert check_engine(factory(ENGINES[engine]), "numpyro", only=[check]) == [check]

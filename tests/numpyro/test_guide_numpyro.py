@@ -11,14 +11,22 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import random
-from numpyro.infer import HMC, MCMC, SVI, Predictive, Trace_ELBO
+from numpyro import handlers
+from numpyro.diagnostics import effective_sample_size
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
 from numpyro.infer.reparam import NeuTraReparam
+from numpyro.infer.util import log_density
 
+import ppl_samplers.numpyro as door
 from ppl_samplers.backends.jax.flows import Affine, SplineCoupling
 from ppl_samplers.backends.numpyro.density import LogDensity
 from ppl_samplers.backends.numpyro.guide import AutoFlow
-from ppl_samplers.engines.boltzmann.bridge_numpyro import guide_states
+from ppl_samplers.backends.numpyro.record import record
+from ppl_samplers.backends.numpyro.trained import Trained
+from ppl_samplers.core import evidence
+from ppl_samplers.engines.boltzmann.bridge_numpyro import guide_to_trained
 from ppl_samplers.engines.boltzmann.losses_numpyro import ForwardKL, ReverseKL
+from ppl_samplers.engines.boltzmann.numpyro import BoltzmannGenerator
 from ppl_samplers.engines.boltzmann.objectives import ByEnergy, ByExample, parse
 
 LOG_Z = -39.6948
@@ -133,6 +141,7 @@ def test_gradient_of_a_constrained_site(plain):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3, rtol=1e-2), ours[1], exact[1])
 
 
+@pytest.mark.slow
 def test_reverse_kl_reaches_the_evidence(by_energy):
     guide, result = by_energy
     assert LOG_Z - 0.08 < elbo(result.params, regression, guide, X, Y) < LOG_Z + 0.02
@@ -145,6 +154,7 @@ def test_reverse_kl_reaches_the_evidence(by_energy):
     assert abs(-value - LOG_Z) < 0.1
 
 
+@pytest.mark.slow
 def test_predictive_and_equal_seeds(by_energy):
     guide, result = by_energy
     draws = Predictive(regression, guide=guide, params=result.params, num_samples=6)(random.key(0), X, None)
@@ -156,21 +166,45 @@ def test_predictive_and_equal_seeds(by_energy):
     np.testing.assert_allclose(guide.median(result.params)["beta"], MEAN, atol=0.03)
 
 
-def test_bridge_states(by_energy):
-    guide, result = by_energy
-    density = LogDensity(regression, (X, Y))
-    transport, states = guide_states(guide, [result.params, result.params], density)
-    state = jax.tree.map(lambda leaf: leaf[0], states)
-    assert states.loc.shape == (2, 4)
-    x, log_w = jax.jit(lambda s: transport.propose(s, random.key(4), density, 4000))(state)
-    w = np.exp(np.asarray(log_w, np.float64) - LOG_Z)
-    assert abs(w.mean() - 1) < 4 * w.std() / math.sqrt(4000) + 1e-3
-    # Without the defensive part the weights are those of the guide itself.
-    exact, bare = guide.get_posterior(result.params), guide_states(guide, result.params, density, 0.0)
-    bare_w = bare[0].log_weight(jax.tree.map(lambda leaf: leaf[0], bare[1]), None, density, x[:20])
-    np.testing.assert_allclose(bare_w, density(x[:20]) - exact.log_prob(x[:20]), atol=5e-3)
+@pytest.mark.slow
+def test_bridge_keeps_the_spline_and_the_two_affine_layers(plain):
+    guide, params = plain
+    params = scrambled(params)
+    trained = guide_to_trained(guide, params, unordered, defensive=0.0)
+    x = guide.get_posterior(params).sample(random.key(0), (20,))
+    density, state = LogDensity(unordered), jax.tree.map(lambda leaf: leaf[0], trained.states)
+    log_w = trained.transport.log_weight(state, None, density, x)
+    np.testing.assert_allclose(log_w, density(x) - guide.get_posterior(params).log_prob(x), atol=5e-3)
     with pytest.raises(ValueError, match="flat space"):
-        guide_states(guide, result.params, LogDensity(unordered))
+        guide_to_trained(guide, params, regression, X, Y)
+    with pytest.raises(ValueError, match=r"substitute\(model, data=\{'shift'"):
+        guide_to_trained(guide, {**params, "shift": 1.0}, unordered)
+
+
+@pytest.mark.slow
+def test_bridge_to_the_kernel(by_energy, tmp_path):
+    """Two sets of parameters, one of them disturbed, as engines without warm-up: exact draws and the exact evidence."""
+    guide, result = by_energy
+    # Off by about half a posterior standard deviation in every coordinate.
+    worse = {"auto_flow": {**result.params["auto_flow"], "shift": result.params["auto_flow"]["shift"] + 0.05}}
+    trained = guide_to_trained(guide, [result.params, worse], regression, X, Y)
+    _, log_w = trained.propose(8000, random.key(4))
+    w = np.exp(np.asarray(log_w, np.float64) - LOG_Z)
+    assert 0.2 < w.std() and abs(w.mean() - 1) < 4 * w.std() / math.sqrt(8000) + 1e-3
+    kernel = BoltzmannGenerator(regression, flow=guide.flow, trained=trained, local_move=None, probe=None)
+    mcmc = MCMC(kernel, num_warmup=0, num_samples=1000, num_chains=4, chain_method="vectorized", progress_bar=False)
+    mcmc.run(random.key(1), X, Y)
+    kept = record(mcmc)
+    log_z, error, _, _ = evidence.finish(evidence.merge(kept.evidence_sums))
+    assert error < 0.05 and abs(log_z - LOG_Z) < 4 * error + 1e-3
+    draws = np.asarray(mcmc.get_samples()["beta"], np.float64)
+    # Independence draws from good proposals: at least a quarter of the 4000 are effective.
+    deviation = np.sqrt(np.diag(COVARIANCE))
+    assert (np.abs(draws.mean(0) - MEAN) < 4 * deviation / math.sqrt(1000)).all()
+    assert (np.abs(draws.std(0) / deviation - 1) < 4 / math.sqrt(2000)).all()
+    trained.save(tmp_path / "guide.npz")
+    again = Trained.load(tmp_path / "guide.npz", BoltzmannGenerator(regression, flow=guide.flow), X, Y)
+    np.testing.assert_allclose(again.propose(10)[1], trained.propose(10)[1], atol=1e-4)
 
 
 def test_forward_kl_on_exact_draws():
@@ -182,7 +216,8 @@ def test_forward_kl_on_exact_draws():
 
 def test_positive_site_has_its_jacobian():
     guide = AutoFlow(unordered, flow=Affine(), init_scale=0.2)
-    params = train(unordered, guide, ReverseKL(), 1000).params
+    # The guide starts up to 25 of its own scales away, and Adam moves by one learning rate per step at most.
+    params = train(unordered, guide, ReverseKL(), 600, lr=0.3).params
     assert abs(elbo(params, unordered, guide)) < 0.05
     draws = guide.sample_posterior(random.key(1), params, sample_shape=(4000,))
     mean, sd = math.exp(0.38), math.exp(0.38) * math.sqrt(math.exp(0.16) - 1)
@@ -202,15 +237,27 @@ def test_nan_gradients_and_zero_density_do_no_harm():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
 
 
-def test_neutra(plain):
-    """Any invertible transform leaves the target as it is: here one that was never trained, only disturbed."""
+def test_neutra_density(plain):
+    """The model behind ``NeuTraReparam`` has the density of the flat space times the Jacobian of the transform."""
     guide, params = plain
-    neutra = NeuTraReparam(guide, scrambled(params, 0.1))
-    kernel = HMC(neutra.reparam(unordered), step_size=0.4, num_steps=4, adapt_step_size=False)
-    mcmc = MCMC(kernel, num_warmup=50, num_samples=2000, progress_bar=False)
+    neutra = NeuTraReparam(guide, scrambled(params))
+    model, transform = handlers.seed(neutra.reparam(unordered), 0), neutra.transform
+    z = random.normal(random.key(3), (10, 7))
+    exact = LogDensity(unordered)(transform(z)) + jnp.linalg.slogdet(jax.vmap(jax.jacfwd(transform))(z))[1]
+    ours = jax.jit(jax.vmap(lambda u: log_density(model, (), {}, {"auto_shared_latent": u})[0]))(z)
+    np.testing.assert_allclose(ours, exact, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_neutra(plain):
+    """Any invertible transform leaves the target as it is: here one that was never trained, only disturbed a little."""
+    guide, params = plain
+    neutra = NeuTraReparam(guide, scrambled(params, 0.03))
+    mcmc = MCMC(NUTS(neutra.reparam(unordered)), num_warmup=300, num_samples=2000, progress_bar=False)
     mcmc.run(random.key(5))
-    draws = neutra.transform_sample(mcmc.get_samples()["auto_shared_latent"])
-    # At least 300 of the 2000 draws are effective.
+    latent = mcmc.get_samples()["auto_shared_latent"]
+    draws = neutra.transform_sample(latent)
+    assert effective_sample_size(np.asarray(latent)[None]).min() > 300
     np.testing.assert_allclose(draws["b"].mean(0), np.arange(6.0).reshape(2, 3), atol=4 * 0.5 / math.sqrt(300))
     np.testing.assert_allclose(jnp.log(draws["a"]).mean(), 0.3, atol=4 * 0.4 / math.sqrt(300))
     np.testing.assert_allclose(jnp.log(draws["a"]).std(), 0.4, atol=4 * 0.4 / math.sqrt(600))
@@ -219,6 +266,8 @@ def test_neutra(plain):
 def test_losses_are_objectives_and_guides_pickle(plain):
     assert isinstance(ReverseKL(), ByEnergy) and isinstance(ForwardKL(), ByExample)
     assert parse((ReverseKL(weight=0.3), ForwardKL()))[0].weight == 0.3
+    assert BoltzmannGenerator(unordered, objective=(ReverseKL(), ForwardKL())).transport.example is not None
+    assert (door.AutoFlow, door.ReverseKL, door.ForwardKL) == (AutoFlow, ReverseKL, ForwardKL)
     assert ReverseKL() == ReverseKL() and hash(ReverseKL()) == hash(ReverseKL())
     assert isinstance(hash(ForwardKL(draws={"x": np.zeros(3)})), int)
     guide, _ = plain

@@ -143,7 +143,7 @@ def test_masked_nan_is_the_model_without_those_rows():
     np.testing.assert_allclose(build(case)(x), other(x), rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 # 20d trains in float32, 28 is there to differ, and 24a draws other numbers in float64.
 @pytest.mark.parametrize("case", [c for c in RUNNABLE if c.id not in ("20d", "24a", "28")], ids=lambda c: c.id)
 def test_float64_agrees_with_float32(case):

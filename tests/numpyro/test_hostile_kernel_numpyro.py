@@ -1,6 +1,6 @@
 """Hostile models through the kernel on an affine transport: 20 units, 20 draws, vectorised and single.
 
-A model costs half a minute of compilation, so a dozen that stress the kernel run in the slow suite, all of them by
+A model costs half a minute of compilation, so seven that stress the kernel run in the slow suite, all of them by
 ``make test-full``.
 """
 
@@ -15,7 +15,7 @@ import pytest
 from ppl_samplers.numpyro import HMC, MCMC, Affine, BoltzmannGenerator, Pilot, Probe, mcmc_report, record, to_arviz
 from ppl_samplers.testing.hostile_numpyro import HOSTILE, other_data, runnable
 
-PICKED = {"1", "2", "3", "4", "5b", "8", "13", "14", "16", "20a", "22a", "27a"}
+PICKED = {"2", "3", "5b", "8", "13", "16", "20a"}
 REFUSED = [case for case in HOSTILE if case.expect == "error"]
 
 
@@ -62,7 +62,7 @@ def test_hostile_model_through_the_kernel(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in runnable() if case.id in {"2", "5b"}], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [case for case in runnable() if case.id == "2"], ids=lambda case: case.id)
 def test_one_chain_has_no_chain_axis_in_its_state(case):
     mcmc = MCMC(kernel(case), num_warmup=20, num_samples=20, num_chains=1, progress_bar=False)
     mcmc.run(jax.random.key(0), *case.args, **case.kwargs)

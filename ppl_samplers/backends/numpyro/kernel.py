@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ from ppl_samplers.backends.jax.moves import HMC
 from ppl_samplers.backends.jax.training import when
 from ppl_samplers.backends.numpyro import sampling
 from ppl_samplers.backends.numpyro.density import LogDensity, one_key
+from ppl_samplers.backends.settings import Probe, parse_correction
 
 Array = jax.Array
 HISTORY = 256
@@ -35,46 +35,6 @@ EngineState = namedtuple(
 EngineState.__doc__ = """State of the kernel. The first axis of everything from ``z`` to ``num_evals`` is the chain
 (absent for a single chain); the rest is shared: ``history`` (training curves, ``(R, 256)``), ``evidence_sums``
 ``(R, 3)``, ``fresh_log_weights`` ``(R, F)``, ``blocks`` (the proposals in store) and ``engines`` (stacked states)."""
-
-
-@dataclass(frozen=True)
-class IMH:
-    """Correction by independence Metropolis-Hastings, one fresh proposal per chain and iteration."""
-
-    num_fresh = 1
-
-
-@dataclass(frozen=True)
-class ISIR:
-    """Correction by iterated sampling importance resampling: the chain's point against fresh candidates.
-
-    Attributes:
-        num_candidates: Candidates with the current point among them.
-    """
-
-    num_candidates: int = 8
-
-    def __post_init__(self) -> None:
-        if self.num_candidates < 2:
-            raise ValueError(f"num_candidates={self.num_candidates} must be at least 2: the point and a fresh one")
-
-    @property
-    def num_fresh(self) -> int:
-        """Fresh proposals per chain and iteration."""
-        return self.num_candidates - 1
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Independent short chains from over-dispersed points, to look for mass that the engines miss.
-
-    Attributes:
-        num_points: Chains.
-        num_steps: Local steps of each.
-    """
-
-    num_points: int = 64
-    num_steps: int = 40
 
 
 _MOVE, _PROBE = HMC(), Probe()
@@ -125,9 +85,6 @@ class TransportKernel(MCMCKernel):
             raise ValueError("give a NumPyro model or log_density=LogDensity.from_callable(...), and not both")
         if isinstance(model, LogDensity):
             raise ValueError("a LogDensity goes in by keyword: log_density=...")
-        named = {"imh": IMH(), "isir": ISIR()}
-        if isinstance(correction, str) and correction not in named:
-            raise ValueError(f'correction={correction!r}: write "imh", "isir", IMH() or ISIR(num_candidates=8)')
         numbers = {"num_engines": num_engines, "local_every": local_every, "block": block, "num_reseat": num_reseat}
         for name, value in numbers.items():
             if value < 1:
@@ -136,7 +93,7 @@ class TransportKernel(MCMCKernel):
             num_engines = trained.num_engines
         self._model, self._density, self._given = model, log_density, log_density
         self.transport, self.num_engines = transport, num_engines
-        self.correction = named[correction] if isinstance(correction, str) else correction
+        self.correction = parse_correction(correction)
         self.local_move, self.local_every, self.block = local_move, local_every, block
         self.num_reseat, self.probe, self.trained = num_reseat, probe, trained
         self._batched: bool | None = None

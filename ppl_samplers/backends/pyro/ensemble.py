@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ppl_samplers.backends.settings import IMH, ISIR, Probe
 from ppl_samplers.backends.torch.moves import HMC
 from ppl_samplers.core import acceptance, evidence, resampling
 
@@ -18,39 +19,6 @@ _ADAPT_STEPS, _ADAPT_POINTS = 50, 64
 _STUCK = 5.0
 
 
-@dataclass(frozen=True)
-class IMH:
-    """Independence Metropolis-Hastings: one fresh proposal per iteration."""
-
-
-@dataclass(frozen=True)
-class ISIR:
-    """Iterated sampling importance resampling.
-
-    Attributes:
-        num_candidates: Candidates per iteration, the current point among them.
-    """
-
-    num_candidates: int = 8
-
-    def __post_init__(self) -> None:
-        if self.num_candidates < 2:
-            raise ValueError(f"ISIR(num_candidates={self.num_candidates}): write 2 or more (one is the current point)")
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Short local chains from dispersed points, which can land in a mode that all engines missed.
-
-    Attributes:
-        num_points: Chains.
-        num_steps: HMC transitions of each.
-    """
-
-    num_points: int = 64
-    num_steps: int = 40
-
-
 def working_dtype(density: Any) -> torch.dtype:
     """Number type of points: torch's default, or float64 where the model computes in float64."""
     default = torch.get_default_dtype()
@@ -58,27 +26,17 @@ def working_dtype(density: Any) -> torch.dtype:
     return default if single is None else torch.promote_types(default, single.computing_dtype(default))
 
 
-def parse_correction(correction: Any) -> IMH | ISIR:
-    """``"imh"``, ``"isir"`` or the settings object themselves."""
-    known = {"imh": IMH, "isir": ISIR}
-    if isinstance(correction, str) and correction in known:
-        return known[correction]()
-    if isinstance(correction, IMH | ISIR):
-        return correction
-    raise ValueError(f'correction={correction!r}: write "imh", "isir", IMH() or ISIR(num_candidates=...)')
-
-
 @dataclass(frozen=True)
 class Options:
     """Options of the kernel; see :class:`~ppl_samplers.backends.pyro.kernel.TransportKernel`."""
 
     num_engines: int = 2
-    correction: IMH | ISIR = IMH()
+    correction: IMH | ISIR = field(default_factory=IMH)
     local_move: HMC | None = field(default_factory=HMC)
     local_every: int = 5
     block: int = 64
     num_reseat: int = 1024
-    probe: Probe | None = Probe()
+    probe: Probe | None = field(default_factory=Probe)
 
 
 class Ensemble:
@@ -231,7 +189,7 @@ class Ensemble:
         correction, move = self.options.correction, self.options.local_move
         engine = self.engine_of(self.blocks)
         groups = [(r, (engine == r).nonzero()[:, 0]) for r in range(self.num_engines) if bool((engine == r).any())]
-        candidates = correction.num_candidates - 1 if isinstance(correction, ISIR) else 1
+        candidates = correction.num_fresh
         x, chains = self.x, self.num_chains
         new_x = x.new_empty(chains, n, candidates, x.shape[-1])
         new_w = torch.empty(chains, n, candidates, dtype=torch.float64, device=x.device)

@@ -12,8 +12,9 @@ from pyro.infer.mcmc.mcmc_kernel import MCMCKernel
 from torch import Tensor
 
 from ppl_samplers.backends.pyro.density import LogDensity
-from ppl_samplers.backends.pyro.ensemble import IMH, ISIR, Ensemble, Options, Probe, parse_correction
+from ppl_samplers.backends.pyro.ensemble import Ensemble, Options
 from ppl_samplers.backends.pyro.trained import Trained, bar
+from ppl_samplers.backends.settings import Probe, parse_correction
 from ppl_samplers.backends.torch.moves import HMC
 from ppl_samplers.core import evidence
 
@@ -367,4 +368,4 @@ class _Held:
     __hash__ = None
 
 
-__all__ = ["IMH", "ISIR", "Probe", "TransportKernel"]
+__all__ = ["TransportKernel"]

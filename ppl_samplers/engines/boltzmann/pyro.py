@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ppl_samplers.backends.pyro.ensemble import Probe, working_dtype
+from ppl_samplers.backends.pyro.ensemble import working_dtype
 from ppl_samplers.backends.pyro.kernel import TransportKernel
 from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
 from ppl_samplers.backends.torch.moves import HMC, HMCState, scale_tril_of
@@ -417,4 +417,4 @@ class BoltzmannGenerator(TransportKernel):
         super().__init__(model, log_density=log_density, transport=transport, **options)
 
 
-__all__ = ["BoltzmannGenerator", "FlowState", "FlowTransport", "Probe"]
+__all__ = ["BoltzmannGenerator", "FlowState", "FlowTransport"]
