@@ -150,7 +150,7 @@ def picture(name: str, run: dict, record, path: Path) -> None:
         left += share
     axes[1].invert_yaxis()
     axes[1].set(title=f"posterior of the period ({name})", xlabel="share of the draws", xlim=(0, 1))
-    axes[1].legend(title="period", ncols=len(MODES), loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False)
+    axes[1].legend(title="period", ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.15), frameon=False)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
