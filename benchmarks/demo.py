@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import io
 import time
 from pathlib import Path
 
@@ -63,9 +64,9 @@ def run_pyro(seed: int) -> dict:
 
     def nuts():
         chains = []
-        for _ in range(4):
+        for _ in range(3):
             mcmc = pyro.infer.MCMC(
-                pyro.infer.NUTS(ENTRY.pyro_model), num_samples=250, warmup_steps=250, disable_progbar=True
+                pyro.infer.NUTS(ENTRY.pyro_model), num_samples=150, warmup_steps=150, disable_progbar=True
             )
             mcmc.run(**data)
             chains.append(mcmc.get_samples()["log_period"].numpy())
@@ -94,7 +95,7 @@ def summarise(name: str, run: dict, out: Path) -> str:
     door, folder = run["door"], out / name
     folder.mkdir(parents=True, exist_ok=True)
     record = door.record(run["mcmc"])
-    report = door.mcmc_report(run["mcmc"])
+    report = door.mcmc_report(run["mcmc"], file=io.StringIO())
     from ppl_samplers.diagnostics import arviz, plots
 
     data = door.to_arviz(run["mcmc"])

@@ -14,7 +14,6 @@ Example:
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
@@ -28,6 +27,7 @@ from ppl_samplers.backends.numpyro.guide import AutoFlow
 from ppl_samplers.backends.numpyro.record import record
 from ppl_samplers.backends.numpyro.trained import Trained
 from ppl_samplers.backends.settings import IMH, ISIR, Probe
+from ppl_samplers.diagnostics.door import results
 from ppl_samplers.engines.boltzmann.bridge_numpyro import guide_to_trained
 from ppl_samplers.engines.boltzmann.losses_numpyro import ForwardKL, ReverseKL
 from ppl_samplers.engines.boltzmann.numpyro import BoltzmannGenerator
@@ -72,43 +72,7 @@ class MCMC(numpyro.infer.MCMC):
             raise
 
 
-def log_evidence(x: Any, **options: Any) -> Any:
-    """Log evidence with its error, effective sample size and verdict.
-
-    Args:
-        x: A finished ``MCMC``, or what ``fit`` gave.
-        **options: Passed on to :func:`ppl_samplers.diagnostics.evidence.evidence_from_record`.
-
-    Raises:
-        ValueError: If the model's evidence is undefined (an improper prior), or nothing has been drawn.
-    """
-    from ppl_samplers.diagnostics.evidence import evidence_from_record
-
-    return evidence_from_record(record(x), **options)
-
-
-def to_arviz(x: Any, **options: Any) -> Any:
-    """The run as ArviZ data: posterior, sample_stats, log_likelihood, observed_data and training curves."""
-    from ppl_samplers.diagnostics.arviz import to_arviz as convert
-
-    return convert(record(x), **options)
-
-
-def mcmc_report(x: Any, file: Any = None, **options: Any) -> str:
-    """Prints what the run found and whether to trust it, in words and figures; returns the text.
-
-    Args:
-        x: A finished ``MCMC``, or what ``fit`` gave.
-        file: Text stream to print to; standard output by default.
-        **options: Passed on to :func:`ppl_samplers.diagnostics.report.mcmc_report`.
-
-    Warns:
-        UserWarning: The engines disagree.
-    """
-    from ppl_samplers.diagnostics.report import mcmc_report as report
-
-    return report(record(x), file=sys.stdout if file is None else file, **options)
-
+log_evidence, to_arviz, mcmc_report = results(record)
 
 __all__ = [
     "HMC",

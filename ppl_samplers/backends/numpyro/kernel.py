@@ -92,7 +92,9 @@ class TransportKernel(MCMCKernel):
         if trained is not None and trained.num_engines != num_engines:
             num_engines = trained.num_engines
         self._model, self._density, self._given = model, log_density, log_density
-        self.transport, self.num_engines = transport, num_engines
+        # Trained engines bring the settings they were trained with; others would misread their arrays.
+        self.transport = transport if trained is None else trained.transport
+        self.num_engines = num_engines
         self.correction = parse_correction(correction)
         self.local_move, self.local_every, self.block = local_move, local_every, block
         self.num_reseat, self.probe, self.trained = num_reseat, probe, trained
