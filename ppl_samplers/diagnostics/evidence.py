@@ -137,6 +137,11 @@ def _sums(row: np.ndarray) -> np.ndarray:
     return np.asarray(sums_of(sanitize(kept)))
 
 
+# Nearly constant weights have a tail too, but its shape is noise and what it holds of the variance is next to nothing:
+# fits with an ESS of 99.6 % and the exact evidence were measured to show k-hat 1.5.
+EVEN_ENOUGH = 0.95
+
+
 def _engine(sums: np.ndarray, fresh: np.ndarray) -> EngineEvidence:
     log_z, error, ess, count = (float(v) for v in finish(sums))
     return EngineEvidence(log_z, error, ess, khat(fresh[~np.isnan(fresh)]), round(count))
@@ -198,7 +203,7 @@ def _conclude(
         limit = khat_threshold(e.num_proposals)
         if np.isnan(e.pareto_k):
             doubts.append(f"engine {r} has too few proposals with a positive weight to judge them")
-        elif e.pareto_k >= limit:
+        elif e.pareto_k >= limit and e.ess < EVEN_ENOUGH * e.num_proposals:
             doubts.append(
                 f"the weights of engine {r} are heavy-tailed (Pareto k-hat {e.pareto_k:.2f}, limit {limit:.2f})"
             )

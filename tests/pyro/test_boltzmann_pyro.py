@@ -214,3 +214,16 @@ def test_conjugate_regression_with_the_default():
     log_z, error = log_z_of(kernel)
     assert abs(log_z - LOG_Z) < 3 * error and abs(log_z - LOG_Z) < 0.01
     check_moments(mcmc.get_samples(group_by_chain=True)["beta"], MEAN, exact_sd(x))
+
+
+@pytest.mark.parametrize("flow", ["spline", Affine])
+def test_a_flow_that_is_none_is_named(flow):
+    with pytest.raises(ValueError, match=r"write SplineCoupling\(\) or Affine\(\)"):
+        BoltzmannGenerator(regression, flow=flow)
+
+
+@pytest.mark.parametrize("draws", [{"nu": torch.zeros(9)}, {"beta": torch.zeros(9, 3)}, {"beta": torch.zeros(4)}])
+def test_draws_of_a_wrong_shape_or_name_are_named(draws):
+    x, y = regression_data()
+    with pytest.raises(ValueError, match=r"site 'beta'.*get_samples"):
+        BoltzmannGenerator(regression, objective=ForwardKL(draws=draws)).fit(x, y, num_warmup=1, progress=False)

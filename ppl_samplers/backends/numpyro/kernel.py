@@ -140,6 +140,11 @@ class TransportKernel(MCMCKernel):
             raise ValueError("trained= was fitted on a model with other latent sites or shapes; fit it with this model")
         data, name = self._arguments(density)
         units = int(num_warmup) if not hasattr(num_warmup, "aval") else num_warmup
+        if self.trained is None and isinstance(units, int) and units < 1:
+            raise ValueError(
+                f"num_warmup=0, but this {self.name} is not trained: ask for training units (num_warmup=40 is a good "
+                "start), or pass trained=engine.fit(key, ...)"
+            )
         fixed = ("init", name, num_chains, units > 0)
 
         def build(key: Array, data: tuple, initial: Array | None, states: Any, warmup: Array) -> EngineState:

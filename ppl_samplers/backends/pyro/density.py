@@ -141,7 +141,8 @@ class LogDensity:
 
     def _start(self, evaluator: Evaluator) -> None:
         self.num_evals = self.num_grad_evals = self.num_invalid = 0
-        self._warned_invalid = False
+        # Trial points of an engine fall outside the support all the time: it counts them and switches the warning off.
+        self.warn_invalid = True
         self._loop_maps: set[str] = set()
         self._evaluator = evaluator
         with preserve_rng():
@@ -189,8 +190,8 @@ class LogDensity:
             # A value may be finite where its derivative is not (0 * inf in a chain rule): such a row gets no push.
             usable = finite & torch.isfinite(grads).all(-1)
             grads = torch.where(usable[:, None], grads, 0.0)
-        if invalid > 0.1 * len(values) and len(values) >= 20 and not self._warned_invalid:
-            self._warned_invalid = True
+        if invalid > 0.1 * len(values) and len(values) >= 20 and self.warn_invalid:
+            self.warn_invalid = False
             warnings.warn(
                 f"The density is not finite at {invalid} of {len(values)} points; they count as log density -inf.",
                 UserWarning,

@@ -130,6 +130,7 @@ class TransportKernel(MCMCKernel):
             self._start = start
         if self.density is None:
             self.density = LogDensity(self.model, args, kwargs)
+        self.density.warn_invalid = False
         if self._pretrained is not None:
             self._pretrained.check(self.density)
         self._arguments = arguments

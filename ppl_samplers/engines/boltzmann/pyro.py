@@ -108,6 +108,8 @@ class FlowTransport:
     stop_ess: float = 0.9
 
     def __post_init__(self) -> None:
+        if not isinstance(self.flow, SplineCoupling | Affine):
+            raise ValueError(f"flow={self.flow!r}: write SplineCoupling() or Affine()")
         objectives.parse(self.objective)
         if not 0 <= self.defensive < 1:
             raise ValueError(f"defensive={self.defensive}: write a share between 0 and 1, for example 0.05")
@@ -336,7 +338,17 @@ class FlowTransport:
 def _draws(density: Any, draws: Any, dtype: torch.dtype) -> Tensor:
     """The user's draws as points ``(n, D)`` on the unconstrained space."""
     if isinstance(draws, dict):
-        points = density.unconstrain({name: torch.as_tensor(value) for name, value in draws.items()})
+        values = {name: torch.as_tensor(value) for name, value in draws.items()}
+        for site in density.space:
+            shape, wanted = None if site.name not in values else tuple(values[site.name].shape), site.constrained_shape
+            fits = shape is not None and len(shape) > len(wanted) and shape[len(shape) - len(wanted) :] == tuple(wanted)
+            if not fits or shape[: len(shape) - len(wanted)] != _lead(values, density.space[0]):
+                found = "is missing" if shape is None else f"has shape {shape}"
+                raise ValueError(
+                    f"ForwardKL(draws=...): site '{site.name}' {found}; hand over mcmc.get_samples(): for every latent "
+                    f"site an array of n draws, here (n, {', '.join(map(str, wanted))})"
+                )
+        points = density.unconstrain(values)
     else:
         points = torch.as_tensor(draws)
     points = points.reshape(-1, points.shape[-1]).to(dtype)
@@ -346,6 +358,12 @@ def _draws(density: Any, draws: Any, dtype: torch.dtype) -> Tensor:
     if len(points) < 2:
         raise ValueError("ForwardKL(draws=...): give at least two draws inside the support")
     return points
+
+
+def _lead(values: dict[str, Tensor], site: Any) -> tuple[int, ...]:
+    """Leading shape of the draws of the first site: that of all of them."""
+    shape = tuple(values[site.name].shape) if site.name in values else ()
+    return shape[: len(shape) - len(site.constrained_shape)]
 
 
 class BoltzmannGenerator(TransportKernel):
