@@ -16,7 +16,7 @@ export MPLBACKEND ?= Agg
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-second test-full accept lint docs bench clean
+.PHONY: demo test test-slow test-tutorials test-second test-full accept lint docs bench clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11 ...") if sys.version_info < (3, 11) else None'
@@ -31,7 +31,10 @@ test: $(STAMP)  ## what a newcomer runs: under ten minutes on two cores
 	$(PYTEST)
 
 test-slow: $(STAMP)  ## statistical and end-to-end tests
-	$(PYTEST) -m "slow and not full"
+	$(PYTEST) -m "slow and not full" --ignore tests/tutorials
+
+test-tutorials: $(STAMP)  ## every tutorial from its first line to its last; minutes each
+	$(PYTEST) -m slow tests/tutorials
 
 test-second: $(STAMP)  ## the leg without torch, with ArviZ 1.x: core, diagnostics, smoke
 	$(BIN)/python -m pytest tests/core tests/diagnostics tests/numpyro/test_smoke_numpyro.py
