@@ -179,3 +179,12 @@ def test_the_sums_count_more_than_the_stored_weights(good):
     evidence = evidence_from_record(record)
     assert evidence.num_proposals == 100_000
     assert abs(evidence.log_z - (-3 + 0.045)) < 4 * evidence.standard_error
+
+
+def test_the_tail_of_nearly_constant_weights_is_no_reason_for_doubt():
+    """The excess over a constant is Pareto with shape 1: k-hat is about 1, and it holds next to no variance."""
+    excess = np.random.default_rng(0).pareto(1.0, (2, 4000)).clip(max=1000)
+    evidence = evidence_from_log_weights(np.log1p(1e-4 * excess))
+    assert evidence.pareto_k > 0.7
+    assert evidence.ess > 0.95 * evidence.num_proposals
+    assert evidence.verdict == "agree" and evidence.reliable
