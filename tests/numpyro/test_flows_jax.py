@@ -67,16 +67,19 @@ def test_spline_agrees_with_flowjax():
     raw = random.normal(random.key(0), (23,))
     theirs = bijections.RationalQuadraticSpline(knots=8, interval=5)
     x = jnp.linspace(-6, 6, 41)
+
     # Knots are set by hand: the two libraries parametrise them differently.
-    from ppl_samplers.backends.jax.flows import _knots
+    def knots(raw):
+        widths = 1e-3 + (1 - 8e-3) * jax.nn.softmax(raw)
+        return jnp.concatenate([jnp.array([-5.0]), 10 * jnp.cumsum(widths)[:-1] - 5, jnp.array([5.0])])
 
     slopes = jax.nn.softplus(raw[16:] + np.log(np.expm1(1 - 1e-3))) + 1e-3
     theirs = paramax.unwrap(theirs)
-    object.__setattr__(theirs, "x_pos", _knots(raw[:8], 5.0))
-    object.__setattr__(theirs, "y_pos", _knots(raw[8:16], 5.0))
+    object.__setattr__(theirs, "x_pos", knots(raw[:8]))
+    object.__setattr__(theirs, "y_pos", knots(raw[8:16]))
     object.__setattr__(theirs, "derivatives", jnp.concatenate([jnp.ones(1), slopes, jnp.ones(1)]))
     wanted, log_slope = jax.vmap(theirs.transform_and_log_det)(x)
-    y, mine = spline(jnp.tile(raw, (41, 1)), x, 5.0)
+    y, mine = spline(jnp.tile(raw[:, None], (1, 41)), x, 5.0)
     np.testing.assert_allclose(y, wanted, atol=1e-4)
     # At the very ends the derivative is one-sided.
     inner = np.abs(np.abs(x) - 5) > 1e-3

@@ -47,7 +47,8 @@ def honest_warnings_are_expected():
 def test_hostile_model_through_the_kernel(case):
     mcmc = MCMC(kernel(case), num_warmup=20, num_samples=20, num_chains=4, progress_bar=False)
     mcmc.run(jax.random.key(0), *case.args, **case.kwargs)
-    mcmc.print_summary()
+    if case.id != "9b":  # NumPyro's own summary cannot reshape a site without entries
+        mcmc.print_summary()
     run = record(mcmc)
     assert run.unconstrained.shape == (4, 20, case.dim)
     for name, draws in run.posterior.items():
@@ -67,6 +68,13 @@ def test_one_chain_has_no_chain_axis_in_its_state(case):
     mcmc = MCMC(kernel(case), num_warmup=20, num_samples=20, num_chains=1, progress_bar=False)
     mcmc.run(jax.random.key(0), *case.args, **case.kwargs)
     assert record(mcmc).unconstrained.shape == (1, 20, case.dim)
+
+
+def test_data_that_no_point_can_explain_are_refused_by_name():
+    case = next(case for case in runnable() if case.id == "6")
+    mcmc = MCMC(kernel(case), num_warmup=1, num_samples=2, num_chains=4, progress_bar=False)
+    with pytest.raises(ValueError, match="not finite at any of 64 starting points.*is -inf or NaN"):
+        mcmc.run(jax.random.key(0), *(3 * np.asarray(a) for a in case.args))
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.id)

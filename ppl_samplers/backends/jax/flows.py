@@ -115,27 +115,31 @@ class SplineCoupling:
         return standard_normal_log_prob(z) + log_det
 
     def _run(self, params: Params, y: Array, inverse: bool) -> tuple[Array, Array]:
-        dim = y.shape[-1]
+        dim, n = y.shape[-1], y.shape[0]
         half = dim // 2
 
+        # Points run along the last axis: every loop over the few bins is then a loop over whole rows of points.
         def layer(carry: tuple[Array, Array], xs: tuple[Params, Array]) -> tuple[tuple[Array, Array], None]:
             (y, total), (network, order) = carry, xs
-            y = y[:, order]
-            kept, moved = y[:, :half], y[:, half:]
-            raw = self._condition(network, kept).reshape(y.shape[0], dim - half, 3 * self.bins - 1)
+            y = y[order]
+            kept, moved = y[:half], y[half:]
+            raw = self._condition(network, kept).reshape(dim - half, 3 * self.bins - 1, n)
             moved, log_det = spline(raw, moved, self.interval, inverse)
-            y = jnp.concatenate([kept, moved], -1)[:, jnp.argsort(order)]
-            return (y, total + jnp.sum(log_det, -1)), None
+            y = jnp.concatenate([kept, moved])[jnp.argsort(order)]
+            return (y, total + jnp.sum(log_det, 0)), None
 
-        start = (y, jnp.zeros(y.shape[0], y.dtype))
+        start = (y.T, jnp.zeros(n, y.dtype))
         # Recomputing a layer in the backward pass compiles and runs faster than storing its many small intermediates.
         body = jax.checkpoint(layer, prevent_cse=False)
-        return lax.scan(body, start, (params["network"], params["order"]), reverse=inverse)[0]
+        y, total = lax.scan(body, start, (params["network"], params["order"]), reverse=inverse)[0]
+        return y.T, total
 
     def _condition(self, network: Params, h: Array) -> Array:
-        for i in range(self.depth):
-            h = jax.nn.silu(h @ network[f"w{i}"] + network[f"b{i}"])
-        return h @ network[f"w{self.depth}"] + network[f"b{self.depth}"]
+        """Conditioner, ``(kept, N) -> (outputs, N)``."""
+        for i in range(self.depth + 1):
+            h = network[f"w{i}"].T @ h + network[f"b{i}"][:, None]
+            h = jax.nn.silu(h) if i < self.depth else h
+        return h
 
 
 @dataclass(frozen=True)
@@ -173,55 +177,71 @@ def spline(raw: Array, x: Array, interval: float, inverse: bool = False) -> tupl
     """Monotone rational-quadratic spline on ``[-interval, interval]``, the identity outside.
 
     Args:
-        raw: Unconstrained widths, heights and inner slopes, ``(..., 3 K - 1)``; zeros give the identity.
-        x: Points, ``(...)``.
+        raw: Unconstrained widths, heights and inner slopes, ``(..., 3 K - 1, N)``; zeros give the identity.
+        x: Points, ``(..., N)``.
         interval: Half width of the interval.
         inverse: Apply the inverse map.
 
     Returns:
-        The mapped points and the log derivative of the applied map, each ``(...)``.
+        The mapped points and the log derivative of the applied map, each ``(..., N)``.
 
     References:
         Conor Durkan, Artur Bekasov, Iain Murray, George Papamakarios, Neural spline flows, 2019, section 3.1.
     """
-    bins = (raw.shape[-1] + 1) // 3
-    xs, ys = _knots(raw[..., :bins], interval), _knots(raw[..., bins : 2 * bins], interval)
-    slopes = jax.nn.softplus(raw[..., 2 * bins :] + math.log(math.expm1(1 - _MINIMUM))) + _MINIMUM
-    end = jnp.ones((*slopes.shape[:-1], 1), slopes.dtype)
-    slopes = jnp.concatenate([end, slopes, end], -1)
+    bins = (raw.shape[-2] + 1) // 3
     inside = (x >= -interval) & (x <= interval)
     # Points outside are clipped before the formula, or their unused branch would send NaN into the gradient.
-    at = jnp.clip(x, -interval, interval)
-    knots = ys if inverse else xs
-    index = jnp.sum(at[..., None] >= knots[..., 1:-1], -1, keepdims=True)
-    chosen = (index == jnp.arange(bins)).astype(x.dtype)
-    x0, y0, d0 = (jnp.sum(a[..., :-1] * chosen, -1) for a in (xs, ys, slopes))
-    x1, y1, d1 = (jnp.sum(a[..., 1:] * chosen, -1) for a in (xs, ys, slopes))
-    slope = (y1 - y0) / (x1 - x0)
+    at = (jnp.clip(x, -interval, interval) + interval) / (2 * interval)
+    widths, heights = _masses(raw[..., :bins, :]), _masses(raw[..., bins : 2 * bins, :])
+    index = jnp.sum(at[..., None, :] >= _inner_knots(heights if inverse else widths), -2, keepdims=True)
+    number = jnp.arange(bins)[:, None]
+    chosen, before = (index == number).astype(x.dtype), (index > number).astype(x.dtype)
+    # Of all the bins only the one that holds the point is worked out: its corner, its size and its two slopes.
+    x0, dx = _bin(widths, index[..., 0, :], chosen, before)
+    y0, dy = _bin(heights, index[..., 0, :], chosen, before)
+    inner = raw[..., 2 * bins :, :]
+    d0, d1 = (_slope(jnp.sum(inner * mask, -2)) for mask in (chosen[..., 1:, :], chosen[..., :-1, :]))
+    slope = dy / dx
     bend = d0 + d1 - 2 * slope
     if inverse:
         # Relative to the bin's height: in a low bin the plain discriminant would vanish in float32.
-        rise = (at - y0) / (y1 - y0)
+        rise = jnp.clip((at - y0) / dy, 0.0, 1.0)
         a, b, c = slope - d0 + rise * bend, d0 - rise * bend, -slope * rise
         # This form of the root has no cancellation; the floor keeps the square root differentiable.
         t = 2 * c / (-b - jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 1e-12)))
         t = jnp.clip(t, 0.0, 1.0)
+        image = x0 + t * dx
     else:
-        t = (at - x0) / (x1 - x0)
+        t = jnp.clip((at - x0) / dx, 0.0, 1.0)
+        image = y0 + dy * (slope * t * t + d0 * t * (1 - t)) / (slope + bend * t * (1 - t))
     below = slope + bend * t * (1 - t)
     numerator = d1 * t * t + 2 * slope * t * (1 - t) + d0 * (1 - t) ** 2
-    log_slope = 2 * jnp.log(slope) + jnp.log(numerator) - 2 * jnp.log(below)
-    log_slope = jnp.where(inside, log_slope, 0.0)
-    if inverse:
-        return jnp.where(inside, x0 + t * (x1 - x0), x), -log_slope
-    return jnp.where(inside, y0 + (y1 - y0) * (slope * t * t + d0 * t * (1 - t)) / below, x), log_slope
+    log_slope = jnp.where(inside, jnp.log(slope * slope * numerator / (below * below)), 0.0)
+    return jnp.where(inside, 2 * interval * image - interval, x), -log_slope if inverse else log_slope
 
 
-def _knots(raw: Array, interval: float) -> Array:
-    """Rising knots over the interval, no bin narrower than a thousandth: ``(..., K) -> (..., K + 1)``."""
-    bins = raw.shape[-1]
-    widths = _MINIMUM + (1 - bins * _MINIMUM) * jax.nn.softmax(raw, -1)
-    # A product with a triangle of ones compiles faster than a cumulative sum.
-    inner = 2 * interval * (widths @ jnp.triu(jnp.ones((bins, bins), raw.dtype)))[..., :-1] - interval
-    end = jnp.full((*raw.shape[:-1], 1), interval, raw.dtype)
-    return jnp.concatenate([-end, inner, end], -1)
+def _masses(raw: Array) -> Array:
+    """Positive masses of the bins, not normalised, ``(..., K, N)``."""
+    return jnp.exp(raw - lax.stop_gradient(jnp.max(raw, -2, keepdims=True)))
+
+
+def _inner_knots(masses: Array) -> Array:
+    """Where the inner knots lie in [0, 1], ``(..., K, N) -> (..., K - 1, N)``; constants for the gradient."""
+    bins = masses.shape[-2]
+    rising = [masses[..., 0, :]]
+    # Written out for the few bins: a cumulative sum compiles and runs more slowly.
+    for k in range(1, bins):
+        rising.append(rising[-1] + masses[..., k, :])
+    share = jnp.stack(rising[:-1], -2) / rising[-1][..., None, :]
+    return lax.stop_gradient(_MINIMUM * jnp.arange(1, bins)[:, None] + (1 - bins * _MINIMUM) * share)
+
+
+def _bin(masses: Array, index: Array, chosen: Array, before: Array) -> tuple[Array, Array]:
+    """Start and size in [0, 1] of the chosen bin; no bin is smaller than a thousandth."""
+    unit = (1 - masses.shape[-2] * _MINIMUM) / jnp.sum(masses, -2)
+    return _MINIMUM * index + unit * jnp.sum(masses * before, -2), _MINIMUM + unit * jnp.sum(masses * chosen, -2)
+
+
+def _slope(raw: Array) -> Array:
+    """Slope at a knot: 1 where ``raw`` is zero, which it is at the two ends."""
+    return jax.nn.softplus(raw + math.log(math.expm1(1 - _MINIMUM))) + _MINIMUM

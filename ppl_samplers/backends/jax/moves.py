@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax, random
 
+from ppl_samplers.backends.jax.noise import normal
 from ppl_samplers.core.acceptance import metropolis
 
 Array = jax.Array
@@ -102,7 +103,7 @@ class HMC:
             State, points, log density, gradient, and acceptance probabilities ``(N,)``.
         """
         momentum_key, jitter_key, accept_key = random.split(key, 3)
-        p = random.normal(momentum_key, x.shape, x.dtype)
+        p = normal(momentum_key, x.shape, x.dtype)
         shrink = jnp.exp(-self.spread * random.uniform(jitter_key, x.shape[:1], x.dtype))
         eps = (1.2 * jnp.exp(state.log_step) * shrink)[:, None]
         lower = state.scale_tril

@@ -14,6 +14,7 @@ from jax import lax, random
 
 from ppl_samplers.backends.jax.flows import standard_normal_log_prob
 from ppl_samplers.backends.jax.moves import HMC, HMCState, moments, robust_scale
+from ppl_samplers.backends.jax.noise import normal
 from ppl_samplers.core.logspace import log_mean_exp
 from ppl_samplers.core.resampling import systematic
 from ppl_samplers.core.schedules import next_temperature
@@ -112,7 +113,7 @@ def run_pilot(pilot: Pilot, move: HMC, key: Array, density: Any, initial: Array 
     x0 = density.initial_points(start_key, n)
     dim, dtype = x0.shape[-1], x0.dtype
     loc, scale = robust_scale(x0)
-    x = loc + scale * random.normal(draw_key, (n, dim), dtype)
+    x = loc + scale * normal(draw_key, (n, dim), dtype)
     zero = jnp.zeros((), dtype)
     begin = move.start(jnp.eye(dim, dtype=dtype))
     carry = _Carry(

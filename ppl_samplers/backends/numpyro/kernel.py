@@ -29,7 +29,8 @@ EngineState = namedtuple(
     [
         "i", "num_warmup", "keep_start", "z", "potential_energy", "log_weight", "prop_log_weight", "accept_prob",
         "accepted", "mean_accept_prob", "engine_id", "train_loss", "num_evals", "history", "evidence_sums",
-        "fresh_log_weights", "probe_log_weights", "probe_log_density", "move", "blocks", "engines", "work", "rng_key",
+        "fresh_log_weights", "probe_log_weights", "probe_log_density", "probe_start", "starts", "move", "blocks",
+        "engines", "work", "rng_key",
     ],
 )  # fmt: skip
 EngineState.__doc__ = """State of the kernel. The first axis of everything from ``z`` to ``num_evals`` is the chain
@@ -156,6 +157,9 @@ class TransportKernel(MCMCKernel):
             if units > 0:
                 states = self.transport.restart(states, units)
         state = self._program(fixed, build)(key, data, initial, states, jnp.asarray(units, jnp.int32))
+        if initial is None and not isinstance(state.starts, jax.core.Tracer) and int(state.starts) == 0:
+            # Outside of `jit` the same call finds the terms to blame and raises.
+            density.initial_points(key, 64)
         self._sample_fn = True
         return state
 

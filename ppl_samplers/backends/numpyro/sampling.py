@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax, random
 
 from ppl_samplers.backends.jax.moves import HMC, moments
+from ppl_samplers.backends.jax.noise import gumbel
 from ppl_samplers.backends.jax.training import when
 from ppl_samplers.core import acceptance, evidence, resampling, weights
 from ppl_samplers.core.logspace import log_mean_exp, logsumexp
@@ -65,24 +66,24 @@ def begin(
     chains = 1 if num_chains is None else num_chains
     if states is None:
         states = init_engines(kernel, density, engine_key, num_warmup, initial)
-    x = (
-        density.initial_points(point_key, chains)
-        if initial is None
-        else jnp.broadcast_to(initial, (chains, density.dim))
-    )
+    probes = kernel.probe.num_points if kernel.probe is not None else 0
+    # One draw serves the chains and, later, the probe: drawing from a prior is slow to compile.
+    points = density.initial_points(point_key, chains + probes)
+    x = points[:chains] if initial is None else jnp.broadcast_to(initial, (chains, density.dim))
     dtype, layout = x.dtype, Layout(kernel, chains)
     number = jnp.zeros((chains,), dtype)
     # Sums and weights in float64 where JAX has it, else in the default type.
     shape = (kernel.num_engines,)
     nan = jnp.full((*shape, HISTORY), jnp.nan, dtype)
-    probes = kernel.probe.num_points if kernel.probe is not None else 0
     move = () if kernel.local_move is None else kernel.local_move.init(density, jnp.zeros((3, density.dim), dtype))
     blocks = {
         "x": jnp.zeros((layout.num_groups, layout.batch, density.dim), dtype),
         "log_w": jnp.full((layout.num_groups, layout.batch), -jnp.inf, dtype),
         "log_p": jnp.full((layout.num_groups, layout.batch), -jnp.inf, dtype),
     }
-    log_p = density(x)
+    log_p = density(points)
+    starts = jnp.sum(jnp.isfinite(log_p))
+    log_p = log_p[:chains] if initial is None else density(x)
     out = EngineState(
         i=jnp.zeros((), jnp.int32), num_warmup=num_warmup, keep_start=(num_warmup <= 0) & (initial is not None), z=x,
         # Finite, because NumPyro fills unused entries with 0 times the first value.
@@ -94,7 +95,7 @@ def begin(
         evidence_sums=jnp.tile(evidence.empty_sums(number)[None], (*shape, 1)),
         fresh_log_weights=jnp.full((*shape, layout.batches * layout.batch), -jnp.inf, dtype),
         probe_log_weights=jnp.full((*shape, probes), jnp.nan, dtype),
-        probe_log_density=jnp.full((probes,), jnp.nan, dtype),
+        probe_log_density=jnp.full((probes,), jnp.nan, dtype), probe_start=points[chains:], starts=starts,
         move=move, blocks=blocks, engines=states, work=jnp.zeros((), jnp.int32), rng_key=key,
     )  # fmt: skip
     return leave(density, out, num_chains is not None)
@@ -206,7 +207,7 @@ def _refill(kernel: Any, layout: Layout, state: Any, density: Any, key: Array, e
     def reseat(s: Any) -> Any:
         # Each chain on its own, from the proposals of its engine; where none has weight, the chain stays.
         own = fresh[s.engine_id]
-        index = resampling.categorical(own, random.gumbel(choose_key, own.shape, dtype))
+        index = resampling.categorical(own, gumbel(choose_key, own.shape, dtype))
         log_w = jnp.take_along_axis(own, index[:, None], 1)[:, 0]
         good = (log_w > -jnp.inf) & ~s.keep_start
         x = jnp.where(good[:, None], fresh_x[s.engine_id, index], s.z)
@@ -223,9 +224,8 @@ def _refill(kernel: Any, layout: Layout, state: Any, density: Any, key: Array, e
 
 
 def _probe(kernel: Any, state: Any, density: Any, key: Array) -> Any:
-    start_key, step_key, weight_key = random.split(key, 3)
-    probe, move = kernel.probe, kernel.local_move or HMC()
-    x = density.initial_points(start_key, probe.num_points)
+    step_key, weight_key = random.split(key)
+    probe, move, x = kernel.probe, kernel.local_move or HMC(), state.probe_start
 
     def one(j: Array, carry: tuple) -> tuple:
         return move.step(carry[0], random.fold_in(step_key, j), density, *carry[1:], adapt=True)[:4]
@@ -282,7 +282,7 @@ def _global(kernel: Any, layout: Layout, state: Any, key: Array, position: Array
         probability = jnp.exp(jnp.minimum(acceptance.imh_log_ratio(new, state.log_weight), 0.0))
     else:
         candidates = jnp.concatenate([state.log_weight[:, None], log_w], 1)
-        choice = acceptance.isir(candidates, random.gumbel(key, candidates.shape, log_w.dtype))
+        choice = acceptance.isir(candidates, gumbel(key, candidates.shape, log_w.dtype))
         accepted, index, new = choice > 0, jnp.maximum(choice - 1, 0), log_mean_exp(log_w, 1)
         total = logsumexp(candidates, 1)
         probability = 1 - jnp.exp(candidates[:, 0] - jnp.where(jnp.isfinite(total), total, 0.0))

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import random
 
+from ppl_samplers.backends.jax.noise import uniform
+
 if TYPE_CHECKING:
     from ppl_samplers.backends.numpyro.density import LogDensity
 
@@ -40,7 +42,7 @@ def initial_points(density: LogDensity, key: Array, n: int) -> Array:
 
 
 def _uniform(density: LogDensity, key: Array, n: int, radius: Array | float) -> Array:
-    return radius * random.uniform(key, (n, density.dim), density.dtype, -1.0, 1.0)
+    return radius * uniform(key, (n, density.dim), density.dtype, -1.0, 1.0)
 
 
 def _good(density: LogDensity, x: Array) -> Array:

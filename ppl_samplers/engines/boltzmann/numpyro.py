@@ -20,6 +20,7 @@ from ppl_samplers.backends.jax.flows import (
     whiten,
 )
 from ppl_samplers.backends.jax.moves import HMC, HMCState, moments
+from ppl_samplers.backends.jax.noise import normal
 from ppl_samplers.backends.jax.pilot import Pilot, run_pilot
 from ppl_samplers.backends.jax.training import AdamState, adam_init, adam_step, cosine, when
 from ppl_samplers.backends.numpyro.kernel import TransportKernel
@@ -285,7 +286,7 @@ class FlowTransport:
         examples = whiten(state.loc, state.scale_tril, state.buffer)
 
         def by_energy(params: Any, key: Array) -> Array:
-            z = random.normal(key, (self.batch_size, state.buffer.shape[-1]), dtype)
+            z = normal(key, (self.batch_size, state.buffer.shape[-1]), dtype)
             y, ldj = self.flow.forward(params, z)
             log_q = standard_normal_log_prob(z) - ldj - log_det
             log_p = density(affine(state.loc, state.scale_tril, y))
@@ -322,12 +323,12 @@ class FlowTransport:
         """``n`` independent draws ``(n, D)`` and their exact log weights ``(n,)``."""
         z_key, share_key, chi_key = random.split(key, 3)
         dim, dtype = state.loc.shape[0], state.loc.dtype
-        z = random.normal(z_key, (n, dim), dtype)
+        z = normal(z_key, (n, dim), dtype)
         y, _ = self.flow.forward(state.params, z)
         if self.defensive > 0:
             heavy = random.uniform(share_key, (n,), dtype) < self.defensive
             # Chi-square with 3 degrees of freedom is a sum of three squares; it compiles far quicker than a gamma draw.
-            chi2 = jnp.sum(random.normal(chi_key, (n, 3), dtype) ** 2, -1)
+            chi2 = jnp.sum(normal(chi_key, (n, 3), dtype) ** 2, -1)
             y = jnp.where(heavy[:, None], maths.student_t(z, chi2), y)
         return affine(state.loc, state.scale_tril, y), self._weight(state, density, y)
 
