@@ -73,7 +73,7 @@ def test_one_chain_has_no_chain_axis_in_its_state(case):
 def test_data_that_no_point_can_explain_are_refused_by_name():
     case = next(case for case in runnable() if case.id == "6")
     mcmc = MCMC(kernel(case), num_warmup=1, num_samples=2, num_chains=4, progress_bar=False)
-    with pytest.raises(ValueError, match="not finite at any of 64 starting points.*is -inf or NaN"):
+    with pytest.raises(ValueError, match=r"not finite at any of 64 starting points.*is -inf or NaN"):
         mcmc.run(jax.random.key(0), *(3 * np.asarray(a) for a in case.args))
 
 
