@@ -6,7 +6,13 @@ import importlib.util
 import subprocess
 import sys
 
-SCRIPTS = (("density_numpyro", "numpyro"), ("density_pyro", "pyro"))
+SCRIPTS = (
+    ("density_numpyro", "numpyro"),
+    ("density_pyro", "pyro"),
+    ("kernel_numpyro", "numpyro"),
+    ("kernel_pyro", "pyro"),
+    ("cold_start", "numpyro"),
+)
 
 
 def main() -> None:
