@@ -17,7 +17,7 @@ from pyro.infer import Predictive
 
 from models.load import load
 from ppl_samplers.diagnostics import arviz as az_layer
-from ppl_samplers.diagnostics import cross_engine_check, efficiency
+from ppl_samplers.diagnostics import compare_evidence, cross_engine_check, efficiency
 from ppl_samplers.pyro import MCMC, BoltzmannGenerator, log_evidence, mcmc_report, record, to_arviz
 
 OUT = Path(os.environ.get("PPL_SAMPLERS_OUT", "out/tutorials"))
@@ -105,11 +105,7 @@ figure.savefig(OUT / "workflow_pyro_predictive.png", dpi=100)
 idata = {"partial": to_arviz(pooled_apart), "complete": to_arviz(pooled)}
 print(az_layer.compare(idata))
 evidence = {"partial": log_evidence(pooled_apart), "complete": log_evidence(pooled)}
-for name, value in evidence.items():
-    print(f"{name}: log Z = {value.log_z:.3f} +- {value.standard_error:.3f} ({value.verdict})")
-bayes_factor = evidence["complete"].log_z - evidence["partial"].log_z
-error = np.hypot(evidence["complete"].standard_error, evidence["partial"].standard_error)
-print(f"log Bayes factor for complete pooling: {bayes_factor:.3f} +- {error:.3f}")
+print(compare_evidence(evidence))
 
 # %% [markdown]
 # Complete pooling is conjugate, so its evidence is known exactly; the tests hold the run to it.

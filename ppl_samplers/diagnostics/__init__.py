@@ -6,6 +6,7 @@ Everything here reads a :class:`RunRecord`; NumPy, SciPy and ArviZ alone are nee
 from ppl_samplers.diagnostics.arviz import compare, load, loo, save, summary, to_arviz
 from ppl_samplers.diagnostics.checks import acceptance_profile, coverage_against_exact, cross_engine_check, efficiency
 from ppl_samplers.diagnostics.citations import cite
+from ppl_samplers.diagnostics.comparison import EvidenceComparison, WeightedLoo, compare_evidence, loo_weighted
 from ppl_samplers.diagnostics.evidence import (
     EngineEvidence,
     Evidence,
@@ -21,11 +22,14 @@ from ppl_samplers.diagnostics.report import mcmc_report
 __all__ = [
     "EngineEvidence",
     "Evidence",
+    "EvidenceComparison",
     "ModeTable",
     "RunRecord",
+    "WeightedLoo",
     "acceptance_profile",
     "cite",
     "compare",
+    "compare_evidence",
     "coverage_against_exact",
     "cross_engine_check",
     "efficiency",
@@ -34,6 +38,7 @@ __all__ = [
     "khat",
     "load",
     "loo",
+    "loo_weighted",
     "mcmc_report",
     "mode_table",
     "plot_modes",

@@ -109,18 +109,17 @@ def _sites(record: RunRecord, prob: float, max_rows: int) -> str:
 
 
 def _engines(record: RunRecord, evidence: Evidence) -> str:
-    lines = [
-        f"{'engine':6s} {'log Z':>12s} {'error':>8s} {'proposals':>10s} {'ess':>8s} {'k-hat':>6s} {'last loss':>10s}"
-    ]
+    # A number that does not exist is not printed: under an improper prior the engines' normalisers are arbitrary.
+    shown = record.evidence_kind != "undefined"
+    head = f"{'log Z':>12s} {'error':>8s} " if shown else ""
+    lines = [f"{'engine':6s} {head}{'proposals':>10s} {'ess':>8s} {'k-hat':>6s} {'last loss':>10s}"]
     loss = record.training.get("loss")
     for r, e in enumerate(evidence.per_engine):
         row = np.full(1, np.nan) if loss is None else np.asarray(loss, dtype=float)[r]
         known = row[np.isfinite(row)]
         final = known[-1] if known.size else np.nan
-        lines.append(
-            f"{r:<6d} {e.log_z:12.4f} {e.standard_error:8.4f} {e.num_proposals:10d} {e.ess:8.0f} {e.pareto_k:6.2f} "
-            f"{final:10.4g}"
-        )
+        figures = f"{e.log_z:12.4f} {e.standard_error:8.4f} " if shown else ""
+        lines.append(f"{r:<6d} {figures}{e.num_proposals:10d} {e.ess:8.0f} {e.pareto_k:6.2f} {final:10.4g}")
     costs = [f"{name.replace('_', ' ')}: {value:g}" for name, value in record.counts.items()]
     return "\n".join([*lines, *(["; ".join(costs)] if costs else [])])
 

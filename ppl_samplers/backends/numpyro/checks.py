@@ -11,6 +11,7 @@ import numpy as np
 from numpyro import distributions as dist
 
 from ppl_samplers.backends.numpyro.evidence_kind import layers
+from ppl_samplers.backends.settings import check_observed_shape
 
 
 def observed_sites(model_trace: Mapping[str, dict]) -> list[dict]:
@@ -92,6 +93,7 @@ def check_observed(model_trace: Mapping[str, dict]) -> None:
         name, fn, value = site["name"], site["fn"], site["value"]
         if isinstance(value, jax.core.Tracer):
             continue
+        check_observed_shape(name, np.shape(value), fn.batch_shape, fn.event_shape)
         batch = np.shape(value)[: np.ndim(value) - fn.event_dim]
         out = np.broadcast_shapes(batch, fn.batch_shape)
         if np.prod(out) > max(np.prod(batch), np.prod(fn.batch_shape)) and np.prod(batch) > 1:

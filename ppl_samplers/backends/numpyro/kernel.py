@@ -19,7 +19,7 @@ from ppl_samplers.backends.jax.moves import HMC
 from ppl_samplers.backends.jax.training import when
 from ppl_samplers.backends.numpyro import sampling
 from ppl_samplers.backends.numpyro.density import LogDensity, one_key
-from ppl_samplers.backends.settings import Probe, parse_correction
+from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined
 
 Array = jax.Array
 HISTORY = 256
@@ -82,14 +82,10 @@ class TransportKernel(MCMCKernel):
         probe: Probe | None = _PROBE,
         trained: Any = None,
     ):
-        if (model is None) == (log_density is None):
-            raise ValueError("give a NumPyro model or log_density=LogDensity.from_callable(...), and not both")
         if isinstance(model, LogDensity):
-            raise ValueError("a LogDensity goes in by keyword: log_density=...")
+            model, log_density = None, model
         numbers = {"num_engines": num_engines, "local_every": local_every, "block": block, "num_reseat": num_reseat}
-        for name, value in numbers.items():
-            if value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+        check_kernel(self.name, "NumPyro", model, log_density, trained, numbers)
         if trained is not None and trained.num_engines != num_engines:
             num_engines = trained.num_engines
         self._model, self._density, self._given = model, log_density, log_density
@@ -139,6 +135,7 @@ class TransportKernel(MCMCKernel):
             initial = jnp.atleast_2d(density.ravel(init_params)).astype(jnp.result_type(float))
         if self.trained is not None and self.trained.density.space != density.space:
             raise ValueError("trained= was fitted on a model with other latent sites or shapes; fit it with this model")
+        self._check_density(density)
         data, name = self._arguments(density)
         units = int(num_warmup) if not hasattr(num_warmup, "aval") else num_warmup
         if self.trained is None and isinstance(units, int) and units < 1:
@@ -202,6 +199,13 @@ class TransportKernel(MCMCKernel):
         from ppl_samplers.backends.numpyro.trained import fit
 
         return fit(self, key, args, **options)
+
+    def _check_density(self, density: LogDensity) -> None:
+        """Warn of an evidence that does not exist; let the transport refuse what it can only judge outside ``jit``."""
+        warn_undefined(density)
+        check = getattr(self.transport, "check", None)
+        if check is not None and self.trained is None:
+            check(density)
 
     def _arguments(self, density: LogDensity) -> tuple[tuple, Any]:
         """Arrays among the model's arguments, and a hashable name for everything else (``None`` if there is none)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import warnings
@@ -14,12 +13,12 @@ import numpy as np
 from jax import lax, random
 from tqdm import tqdm
 
+from ppl_samplers.backends import files
 from ppl_samplers.backends.jax.training import when
 from ppl_samplers.backends.numpyro import sampling
 from ppl_samplers.core import evidence, resampling
 
 Array = jax.Array
-_FORMAT = 1
 
 
 def fit(
@@ -52,6 +51,7 @@ def fit(
     """
     began = time.perf_counter()
     density = kernel.density(args, model_kwargs)
+    kernel._check_density(density)
     data, name = kernel._arguments(density)
     initial = None if init_params is None else jnp.atleast_2d(density.ravel(init_params))
 
@@ -128,6 +128,9 @@ class Trained:
     def __init__(self, kernel: Any, density: Any, states: Any, history: dict, counts: dict):
         self.kernel, self.density, self.states, self.history, self.counts = kernel, density, states, history, counts
 
+    def __repr__(self) -> str:
+        return f"Trained({self.kernel.name} in NumPyro, {self.num_engines} engines, {self.density.dim} dimensions)"
+
     @property
     def transport(self) -> Any:
         """Settings of the engines."""
@@ -194,20 +197,17 @@ class Trained:
         """Write all arrays and settings to ``path`` (``.npz``; no code, no pickle), replacing the file in one step."""
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(self.states)]
         header = {
-            "format": _FORMAT,
+            "framework": "numpyro",
             "engine": self.kernel.name,
+            "flow": files.flow_of(self.kernel),
             "num_engines": self.num_engines,
             "sites": _sites(self.density),
             "settings": repr(self.transport),
             "counts": self.counts,
         }
-        path = os.fspath(path)
-        draft = f"{path}.part"
         arrays = {f"state:{i}": leaf for i, leaf in enumerate(leaves)}
         arrays |= {f"history:{k}": np.asarray(v) for k, v in self.history.items()}
-        with open(draft, "wb") as file:
-            np.savez(file, header=np.array(json.dumps(header)), **arrays)
-        os.replace(draft, path)
+        files.write(path, header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike, engine: Any, *args: Any, **kwargs: Any) -> Trained:
@@ -220,15 +220,10 @@ class Trained:
             **kwargs: Keyword arguments of the model.
 
         Raises:
+            FileNotFoundError: There is no such file.
             ValueError: If the file is of another engine, of other settings, or of a model with other sites.
         """
-        with np.load(os.fspath(path), allow_pickle=False) as file:
-            header = json.loads(str(file["header"]))
-            arrays = {name: file[name] for name in file.files if name != "header"}
-        if header["format"] != _FORMAT or header["engine"] != engine.name:
-            raise ValueError(
-                f"{path} holds {header['engine']} (format {header['format']}); it cannot be loaded as {engine.name}"
-            )
+        header, arrays = files.read(path, engine, "numpyro")
         density = engine.density(args, kwargs)
         if _sites(density) != header["sites"]:
             raise ValueError(f"{path} was trained on sites {header['sites']}, this model has {_sites(density)}")

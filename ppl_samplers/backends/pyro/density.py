@@ -283,9 +283,14 @@ class LogDensity:
             if len(found) >= n:
                 return found[:n]
         if len(found) == 0:
+            where = (
+                f"the data against the supports of the observed sites {sorted(self.observed)}"
+                if self.observed
+                else "where it is finite: no data are observed, so a prior, a factor or the function itself is at fault"
+            )
             raise ValueError(
-                f"The log density is -inf or NaN at all {20 * tries} starting points tried. Check the data against the "
-                f"supports of the observed sites {sorted(self.observed)}, or pass starting points of your own."
+                f"The log density is -inf or NaN at all {20 * tries} starting points tried. Check {where}, or pass "
+                "starting points of your own."
             )
         return found[torch.arange(n) % len(found)]
 

@@ -27,6 +27,7 @@ from ppl_samplers.backends.pyro.single import (
     is_enumerable,
     quiet,
 )
+from ppl_samplers.backends.settings import check_observed_shape
 
 
 @contextmanager
@@ -75,6 +76,10 @@ def _discover(probe: SinglePoint) -> Layout:
     layout = probe.layout
     first = _first_run(probe)
     refuse(first)
+    for name, node in first[0].nodes.items():
+        if node["type"] == "sample" and node["is_observed"] and not isinstance(node["fn"], _Subsample):
+            fn, data = node["fn"], torch.as_tensor(node["value"])
+            check_observed_shape(name, data.shape, fn.batch_shape, fn.event_shape)
     first[0].log_prob_sum()  # also lets the mode see which operations the distributions use
     layout.params = {
         name: node["value"].detach().clone() for name, node in first[0].nodes.items() if node["type"] == "param"

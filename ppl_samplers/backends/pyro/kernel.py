@@ -14,7 +14,7 @@ from torch import Tensor
 from ppl_samplers.backends.pyro.density import LogDensity
 from ppl_samplers.backends.pyro.ensemble import Ensemble, Options
 from ppl_samplers.backends.pyro.trained import Trained, bar
-from ppl_samplers.backends.settings import Probe, parse_correction
+from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined
 from ppl_samplers.backends.torch.moves import HMC
 from ppl_samplers.core import evidence
 
@@ -66,11 +66,8 @@ class TransportKernel(MCMCKernel):
     ):
         if isinstance(model, LogDensity):
             model, log_density = None, model
-        if (model is None) == (log_density is None):
-            raise ValueError(f"{self.name}: give a model or log_density=, and not both")
-        for option, value in (("num_engines", num_engines), ("local_every", local_every), ("block", block)):
-            if value < 1:
-                raise ValueError(f"{self.name}: {option}={value}; write 1 or more")
+        numbers = {"num_engines": num_engines, "local_every": local_every, "block": block, "num_reseat": num_reseat}
+        check_kernel(self.name, "Pyro", model, log_density, trained, numbers)
         if num_reseat < 4:
             raise ValueError(f"{self.name}: num_reseat={num_reseat}; write 4 or more (1024 by default)")
         self.model = model
@@ -130,6 +127,7 @@ class TransportKernel(MCMCKernel):
             self._start = start
         if self.density is None:
             self.density = LogDensity(self.model, args, kwargs)
+            warn_undefined(self.density)
         self.density.warn_invalid = False
         if self._pretrained is not None:
             self._pretrained.check(self.density)

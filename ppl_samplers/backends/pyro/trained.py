@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ppl_samplers.backends import files
 from ppl_samplers.core import evidence, resampling
-
-_FORMAT = 1
 
 
 @contextmanager
@@ -29,7 +27,7 @@ def bar(total: int, description: str, progress: bool = True) -> Iterator[tqdm]:
         show.close()
 
 
-@dataclass
+@dataclass(repr=False)
 class Trained:
     """Engines trained on one density; frozen.
 
@@ -59,6 +57,9 @@ class Trained:
     engine: str = "TransportKernel"
     options: Any = None
     counts: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Trained({self.engine} in Pyro, {len(self.states)} engines, {self.density.dim} dimensions)"
 
     def propose(self, n: int) -> tuple[Tensor, Tensor]:
         """``n`` draws ``(n, D)``, the engines taking equal parts, with their log weights ``(n,)``."""
@@ -112,19 +113,16 @@ class Trained:
         for index, state in enumerate(self.states):
             arrays |= {f"{index}:{name}": value for name, value in self.transport.to_arrays(state).items()}
         header = {
-            "format": _FORMAT,
+            "framework": "pyro",
             "engine": self.engine,
+            "flow": repr(getattr(self.transport, "flow", None)),
             "num_engines": len(self.states),
             "sites": _sites(self.density),
             "settings": self.transport.settings(),
             "history": self.history,
             "counts": self.counts,
         }
-        path = os.fspath(path)
-        draft = f"{path}.part"
-        with open(draft, "wb") as file:
-            np.savez(file, header=np.array(json.dumps(header)), **arrays)
-        os.replace(draft, path)
+        files.write(path, header, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike, engine: Any, *args: Any, **kwargs: Any) -> Trained:
@@ -137,14 +135,10 @@ class Trained:
             **kwargs: Keyword arguments of the model.
 
         Raises:
-            ValueError: If the file is of another engine, or of a model with other sites.
+            FileNotFoundError: There is no such file.
+            ValueError: If the file is of another engine, of another flow, or of a model with other sites.
         """
-        with np.load(os.fspath(path), allow_pickle=False) as file:
-            header = json.loads(str(file["header"]))
-            arrays = {name: file[name] for name in file.files if name != "header"}
-        if header["format"] != _FORMAT or header["engine"] != engine.name:
-            held = f"{header['engine']} (format {header['format']})"
-            raise ValueError(f"{path} holds {held}; it cannot be loaded as {engine.name}")
+        header, arrays = files.read(path, engine, "pyro")
         engine.setup(0, *args, **kwargs)
         if _sites(engine.density) != header["sites"]:
             raise ValueError(f"{path} was trained on sites {header['sites']}, this model has {_sites(engine.density)}")

@@ -24,6 +24,7 @@ from ppl_samplers.backends.jax.noise import normal
 from ppl_samplers.backends.jax.pilot import Pilot, run_pilot
 from ppl_samplers.backends.jax.training import AdamState, adam_init, adam_step, cosine, when
 from ppl_samplers.backends.numpyro.kernel import TransportKernel
+from ppl_samplers.backends.settings import check_draws, check_options, check_training
 from ppl_samplers.core import acceptance, evidence, weights
 from ppl_samplers.core.resampling import systematic
 from ppl_samplers.engines.boltzmann import maths
@@ -96,11 +97,10 @@ class FlowTransport:
     example: ByExample | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.defensive < 1:
-            raise ValueError(f"defensive={self.defensive} must lie in [0, 1): the share of the heavy-tailed component")
-        for name in ("train_steps", "batch_size", "ensemble_refreshes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if not isinstance(self.flow, SplineCoupling | Affine):
+            raise ValueError(f"flow={self.flow!r}: write SplineCoupling() or Affine()")
+        counts = {name: getattr(self, name) for name in ("train_steps", "batch_size", "ensemble_refreshes")}
+        check_training("BoltzmannGenerator", counts, self.learning_rate, self.clip, self.defensive, self.stop_ess)
         energy, example = parse(self.objective)
         for part in (energy, example):
             if part is not None:
@@ -167,6 +167,11 @@ class FlowTransport:
         return state._replace(
             unit=like + (total - num_units), num_units=like + total, done=jnp.zeros_like(state.done) | (num_units <= 0)
         )
+
+    def check(self, density: Any) -> None:
+        """Refuse draws outside the support; not legal under ``jit``."""
+        if self.example is not None and self.example.draws is not None:
+            check_draws(np.isfinite(np.asarray(self.draws(density))), density.space)
 
     def draws(self, density: Any) -> Array:
         """The user's draws on the unconstrained space, ``(n, D)``."""
@@ -403,8 +408,7 @@ class BoltzmannGenerator(TransportKernel):
         stop_ess: float = 0.9,
         **options: Any,
     ):
-        if not isinstance(flow, SplineCoupling | Affine):
-            raise ValueError(f"flow={flow!r}: write SplineCoupling() or Affine()")
+        check_options(type(self), options)
         transport = FlowTransport(
             flow=flow,
             objective=objective,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ppl_samplers.backends.pyro.ensemble import working_dtype
 from ppl_samplers.backends.pyro.kernel import TransportKernel
+from ppl_samplers.backends.settings import check_draws, check_options, check_training
 from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
 from ppl_samplers.backends.torch.moves import HMC, HMCState, scale_tril_of
 from ppl_samplers.backends.torch.pilot import Pilot
@@ -111,8 +112,8 @@ class FlowTransport:
         if not isinstance(self.flow, SplineCoupling | Affine):
             raise ValueError(f"flow={self.flow!r}: write SplineCoupling() or Affine()")
         objectives.parse(self.objective)
-        if not 0 <= self.defensive < 1:
-            raise ValueError(f"defensive={self.defensive}: write a share between 0 and 1, for example 0.05")
+        counts = {name: getattr(self, name) for name in ("train_steps", "batch_size", "ensemble_refreshes")}
+        check_training("BoltzmannGenerator", counts, self.learning_rate, self.clip, self.defensive, self.stop_ess)
 
     # -- training -----------------------------------------------------------------------------------------------------
 
@@ -354,9 +355,9 @@ def _draws(density: Any, draws: Any, dtype: torch.dtype) -> Tensor:
     points = points.reshape(-1, points.shape[-1]).to(dtype)
     if points.shape[-1] != density.dim:
         raise ValueError(f"ForwardKL(draws=...): draws have {points.shape[-1]} columns, the space {density.dim}")
-    points = points[torch.isfinite(points).all(-1)]
+    check_draws(torch.isfinite(points).cpu().numpy(), density.space)
     if len(points) < 2:
-        raise ValueError("ForwardKL(draws=...): give at least two draws inside the support")
+        raise ValueError("ForwardKL(draws=...): give at least two draws")
     return points
 
 
@@ -420,6 +421,7 @@ class BoltzmannGenerator(TransportKernel):
         stop_ess: float = 0.9,
         **options: Any,
     ):
+        check_options(type(self), options)
         transport = FlowTransport(
             flow=SplineCoupling() if flow is None else flow,
             objective=objective,
