@@ -5,6 +5,7 @@ import pytest
 
 from ppl_samplers.core import acceptance, evidence, logspace, resampling, schedules, weights
 from ppl_samplers.engines.boltzmann import maths
+from ppl_samplers.engines.cmt import maths as cmt
 
 torch = pytest.importorskip("torch", reason="parity needs both frameworks")
 jax = pytest.importorskip("jax", reason="parity needs both frameworks")
@@ -36,6 +37,10 @@ FUNCTIONS = {
     "weight_at": lambda w, u, g, x: maths.weight_at(u[0], KNOTS),
     "truncate": lambda w, u, g, x: maths.truncate(w, 3),
     "student_t": lambda w, u, g, x: maths.student_t_log_prob(maths.student_t(x, u)),
+    "cmt_weights": lambda w, u, g, x: cmt.log_weights(w, u, *cmt.exponents(3.0, 0.5)),
+    "cmt_ladder": lambda w, u, g, x: cmt.ladder_log_weights(w, u, x[:, 0], 0.25),
+    "cmt_tempered": lambda w, u, g, x: cmt.tempered_log_weights(w, u, 4.0),
+    "cmt_entropy_bound": lambda w, u, g, x: cmt.auto_entropy_bound(u[0], 40, 9, 1.0, 90 * u[1], u[2]),
     "defensive": lambda w, u, g, x: maths.defensive_log_prob(w, u, 0.1),
 }
 

@@ -1,0 +1,1 @@
+"""CMT: constrained mass transport."""
