@@ -1,7 +1,6 @@
 """Hostile models through the kernel on an affine transport: 20 units, 20 draws, vectorised and single.
 
-A model costs half a minute of compilation, so seven that stress the kernel run in the slow suite, all of them by
-``make test-full``.
+A model costs twenty seconds of compilation, so that they stand in the slow suite.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import pytest
 from ppl_samplers.numpyro import HMC, MCMC, Affine, BoltzmannGenerator, Pilot, Probe, mcmc_report, record, to_arviz
 from ppl_samplers.testing.hostile_numpyro import HOSTILE, other_data, runnable
 
-PICKED = {"2", "3", "5b", "8", "13", "16", "20a"}
 REFUSED = [case for case in HOSTILE if case.expect == "error"]
 
 
@@ -30,11 +28,6 @@ def kernel(case):
     )
 
 
-def cases(chosen):
-    mark = lambda case: pytest.mark.slow if case.id in PICKED else pytest.mark.full  # noqa: E731
-    return [pytest.param(case, id=case.id, marks=mark(case)) for case in chosen]
-
-
 @pytest.fixture(autouse=True)
 def honest_warnings_are_expected():
     with warnings.catch_warnings():
@@ -43,7 +36,8 @@ def honest_warnings_are_expected():
         yield
 
 
-@pytest.mark.parametrize("case", cases(runnable()))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", runnable(), ids=lambda case: case.id)
 def test_hostile_model_through_the_kernel(case):
     mcmc = MCMC(kernel(case), num_warmup=20, num_samples=20, num_chains=4, progress_bar=False)
     mcmc.run(jax.random.key(0), *case.args, **case.kwargs)

@@ -49,7 +49,7 @@ def seeded():
 
 
 @pytest.mark.parametrize("case", marked(RUNNABLE))
-@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.full), 4])
+@pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_hostile_model_through_the_kernel(case, chains):
     mcmc = MCMC(kernel(case), num_samples=20, warmup_steps=20, num_chains=chains, disable_progbar=True)
     mcmc.run(*case.args, **case.kwargs)
