@@ -1,8 +1,9 @@
 """The NumPyro kernel against the bare loop of its engine: eight schools, both compiled, one process.
 
 The bare loop trains the same engines and draws and judges the same number of proposals; the kernel adds the state
-that NumPyro carries, the local moves, the probe and the curves. The ratio should stay under 1.5. A second run on the
-same shapes must compile nothing.
+that NumPyro carries, the local moves, the probe and the curves. The ratio should stay under 1.5. On a second run our
+own programs are not compiled again; NumPyro compiles its loop anew on every run without a bar, for its own kernels too
+(unless a compilation cache is set), and that time is taken off.
 
     python -m benchmarks.kernel_numpyro
 """
@@ -71,16 +72,18 @@ def main() -> None:
         mcmc.run(random.key(seed), **entry.data)
         return mcmc.last_state.potential_energy
 
-    print(f"first run of the kernel {timed(lambda: run(0)):6.2f} s, of it {sum(compiled):.2f} s of compilation")
+    first = timed(lambda: run(0))
+    print(f"first run of the kernel {first:6.2f} s, of it {sum(compiled):.2f} s of compilation")
     density = kernel.density((), entry.data)
     bare = jax.jit(lambda key: bare_loop(kernel, density, key))
     timed(lambda: bare(random.key(0)))
-    compiled.clear()
     best = {"kernel": float("inf"), "bare loop": float("inf")}
     for seed in range(1, REPEATS + 1):
-        best["kernel"] = min(best["kernel"], timed(lambda seed=seed: run(seed)))
+        compiled.clear()
+        seconds = timed(lambda seed=seed: run(seed))
+        best["kernel"] = min(best["kernel"], seconds - sum(compiled))
         if seed == 1:
-            print(f"programs compiled by the second run: {len(compiled)}")
+            print(f"second run {seconds:.2f} s, of it {sum(compiled):.2f} s in {len(compiled)} programs of NumPyro's")
         best["bare loop"] = min(best["bare loop"], timed(lambda seed=seed: bare(random.key(seed))))
     for name, seconds in best.items():
         print(f"{name:10s} {seconds:6.2f} s   x {seconds / best['bare loop']:.2f}")

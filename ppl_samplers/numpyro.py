@@ -31,6 +31,7 @@ from ppl_samplers.diagnostics.door import results
 from ppl_samplers.engines.boltzmann.bridge_numpyro import guide_to_trained
 from ppl_samplers.engines.boltzmann.losses_numpyro import ForwardKL, ReverseKL
 from ppl_samplers.engines.boltzmann.numpyro import BoltzmannGenerator
+from ppl_samplers.engines.cmt.numpyro import CMT
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -75,6 +76,7 @@ class MCMC(numpyro.infer.MCMC):
 log_evidence, to_arviz, mcmc_report = results(record)
 
 __all__ = [
+    "CMT",
     "HMC",
     "IMH",
     "ISIR",

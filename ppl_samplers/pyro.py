@@ -26,10 +26,12 @@ from ppl_samplers.diagnostics.door import results
 from ppl_samplers.engines.boltzmann.bridge_pyro import guide_to_trained
 from ppl_samplers.engines.boltzmann.losses_pyro import ForwardKL, ReverseKL
 from ppl_samplers.engines.boltzmann.pyro import BoltzmannGenerator
+from ppl_samplers.engines.cmt.pyro import CMT
 
 log_evidence, to_arviz, mcmc_report = results(record)
 
 __all__ = [
+    "CMT",
     "HMC",
     "IMH",
     "ISIR",

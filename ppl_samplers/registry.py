@@ -68,6 +68,20 @@ _BUILT_IN = (
         "states of many-body systems with deep learning, Science 2019",
         module="ppl_samplers.engines.boltzmann.{backend}",
     ),
+    EngineInfo(
+        name="CMT",
+        kind="transport",
+        backends=("numpyro", "pyro"),
+        faces=("MCMC", "fit"),
+        state_space="continuous",
+        correction="exact",
+        evidence=True,
+        needs_gradient=False,
+        summary="A flow led from the prior to the posterior in steps of bounded KL and bounded loss of entropy.",
+        reference="Christopher von Klitzing, Denis Blessing, Henrik Schopmans, Pascal Friederich, Gerhard Neumann, "
+        "Learning Boltzmann generators via constrained mass transport, ICLR 2026",
+        module="ppl_samplers.engines.cmt.{backend}",
+    ),
 )
 _registered: dict[str, EngineInfo] = {info.name: info for info in _BUILT_IN}
 _plugins_loaded = False

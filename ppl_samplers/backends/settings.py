@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,13 +134,13 @@ def check_training(
         raise ValueError(f"{name}: stop_ess={stop_ess!r}; write a relative sample size in (0, 1], for example 0.9")
 
 
-def check_options(engine: type, options: Mapping[str, Any]) -> None:
+def check_options(engine: type, options: Mapping[str, Any], also: Iterable[str] = ()) -> None:
     """Refuse options that neither an engine nor the kernel beneath it takes.
 
     Raises:
         TypeError: The message names the engine and the nearest options.
     """
-    known: dict[str, None] = {}
+    known: dict[str, None] = dict.fromkeys(also)
     for base in engine.__mro__[:-1]:
         known |= dict.fromkeys(
             p.name for p in inspect.signature(base.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY

@@ -49,6 +49,12 @@ REFERENCES: dict[str, Reference] = {
         2025,
         "International Conference on Machine Learning",
     ),
+    "cmt": Reference(
+        "Christopher von Klitzing, Denis Blessing, Henrik Schopmans, Pascal Friederich, Gerhard Neumann",
+        "Learning Boltzmann Generators via Constrained Mass Transport",
+        2026,
+        "International Conference on Learning Representations",
+    ),
     "neutra": Reference(
         "Matthew Hoffman, Pavel Sountsov, Joshua V. Dillon, Ian Langmore, Dustin Tran, Srinivas Vasudevan",
         "NeuTra-lizing Bad Geometry in Hamiltonian Monte Carlo Using Neural Transport",

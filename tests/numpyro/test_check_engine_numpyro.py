@@ -2,16 +2,23 @@
 
 import pytest
 
-from ppl_samplers.numpyro import Affine, Pilot
+from ppl_samplers.numpyro import Affine, Pilot, SplineCoupling
 from ppl_samplers.registry import list_engines
 from ppl_samplers.testing import CHECKS, check_engine
 
 ENGINES = {info.name: info.load("numpyro") for info in list_engines("numpyro", "transport")}
 
 
+# Small budgets: what is checked is exactness, not efficiency.
+CHEAP = {
+    "BoltzmannGenerator": {"flow": Affine(), "pilot": Pilot(num_particles=256)},
+    "CMT": {"flow": SplineCoupling(layers=2), "buffer_size": 2048, "grad_steps": 40},
+}
+
+
 def factory(engine):
     def make(model=None, **options):
-        return engine(model, flow=Affine(), pilot=Pilot(num_particles=256), **options)
+        return engine(model, **CHEAP[engine.__name__], **options)
 
     return make
 

@@ -3,16 +3,23 @@
 import pytest
 import torch
 
-from ppl_samplers.pyro import Affine, Pilot
+from ppl_samplers.pyro import Affine, Pilot, SplineCoupling
 from ppl_samplers.registry import list_engines
 from ppl_samplers.testing import CHECKS, check_engine
 
 ENGINES = {info.name: info.load("pyro") for info in list_engines("pyro", "transport")}
 
 
+# Small budgets: what is checked is exactness, not efficiency.
+CHEAP = {
+    "BoltzmannGenerator": {"flow": Affine(), "pilot": Pilot(num_particles=256)},
+    "CMT": {"flow": SplineCoupling(layers=2), "buffer_size": 2048, "grad_steps": 40},
+}
+
+
 def factory(engine):
     def make(model=None, **options):
-        return engine(model, flow=Affine(), pilot=Pilot(num_particles=256), **options)
+        return engine(model, **CHEAP[engine.__name__], **options)
 
     return make
 

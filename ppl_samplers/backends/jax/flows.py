@@ -53,7 +53,7 @@ class SplineCoupling:
 
     Attributes:
         layers: Coupling layers; ``None``: 4 up to 8 dimensions, 6 up to 32, else 8.
-        bins: Spline bins.
+        bins: Spline bins; ``None``: 16 up to 4 dimensions, else 8.
         interval: Splines act on ``[-interval, interval]`` of the whitened space, and are the identity outside.
         width: Width of the conditioners.
         depth: Hidden layers of the conditioners.
@@ -71,7 +71,7 @@ class SplineCoupling:
     """
 
     layers: int | None = None
-    bins: int = 8
+    bins: int | None = 8
     interval: float = 5.0
     width: int = 64
     depth: int = 2
@@ -82,7 +82,7 @@ class SplineCoupling:
         """Parameters of the identity, with random hidden layers, for ``dim`` dimensions."""
         dtype = jnp.result_type(float) if dtype is None else dtype
         layers = self.layers if self.layers is not None else (4 if dim <= 8 else 6 if dim <= 32 else 8)
-        sizes = [dim // 2] + [self.width] * self.depth + [(dim - dim // 2) * (3 * self.bins - 1)]
+        sizes = [dim // 2] + [self.width] * self.depth + [(dim - dim // 2) * (3 * self.num_bins(dim) - 1)]
         noise_key, order_key = random.split(key)
         # One draw for all hidden layers: each random call is compiled on its own.
         counts = [layers * a * b for a, b in pairwise(sizes[:-1])]
@@ -100,6 +100,10 @@ class SplineCoupling:
         first = jnp.argsort(random.uniform(order_key, ((layers + 1) // 2, dim)), -1)
         order = jnp.stack([first, jnp.roll(first, -(dim // 2), -1)], 1).reshape(-1, dim)[:layers]
         return {"network": network, "order": order.astype(jnp.int32)}
+
+    def num_bins(self, dim: int) -> int:
+        """Spline bins in ``dim`` dimensions."""
+        return self.bins if self.bins is not None else (16 if dim <= 4 else 8)
 
     def forward(self, params: Params, z: Array) -> tuple[Array, Array]:
         """From the base space to whitened points: ``(N, D) -> y (N, D), log |det dy/dz| (N,)``."""
@@ -123,7 +127,7 @@ class SplineCoupling:
             (y, total), (network, order) = carry, xs
             y = y[order]
             kept, moved = y[:half], y[half:]
-            raw = self._condition(network, kept).reshape(dim - half, 3 * self.bins - 1, n)
+            raw = self._condition(network, kept).reshape(dim - half, 3 * self.num_bins(dim) - 1, n)
             moved, log_det = spline(raw, moved, self.interval, inverse)
             y = jnp.concatenate([kept, moved])[jnp.argsort(order)]
             return (y, total + jnp.sum(log_det, 0)), None

@@ -33,7 +33,7 @@ def fit(
     every: int = 10,
     **model_kwargs: Any,
 ) -> Trained:
-    """Train the engines of ``kernel`` and keep them, interruptible at any unit.
+    """Train the engines of ``kernel`` and keep them, interruptible at any unit; with ``trained=``, train those further.
 
     Args:
         kernel: A transport kernel, for example ``BoltzmannGenerator(model)``.
@@ -62,7 +62,10 @@ def fit(
         bound = kernel._rebound(density, data)
         return lax.map(lambda s: when(~s.done, lambda t: kernel.transport.train_step(t, bound), s), states)
 
-    states = kernel._program(("fit-init", name), start)(key, data, initial, jnp.asarray(num_warmup, jnp.int32))
+    if kernel.trained is None:
+        states = kernel._program(("fit-init", name), start)(key, data, initial, jnp.asarray(num_warmup, jnp.int32))
+    else:
+        states = kernel.transport.restart(kernel.trained.states, num_warmup)
     step = kernel._program(("fit-unit", name), unit)
     history: dict[str, list] = {}
     trained = Trained(kernel, density, states, {}, {})

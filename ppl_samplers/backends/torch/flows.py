@@ -32,7 +32,7 @@ class SplineCoupling:
 
     Attributes:
         layers: Coupling layers; ``None``: 4 up to 8 dimensions, 6 up to 32, else 8.
-        bins: Spline bins.
+        bins: Spline bins; ``None``: 16 up to 4 dimensions, else 8.
         interval: Splines act on ``[-interval, interval]`` of the whitened space, and are the identity outside.
         width: Width of the conditioners.
         depth: Hidden layers of the conditioners.
@@ -48,7 +48,7 @@ class SplineCoupling:
     """
 
     layers: int | None = None
-    bins: int = 8
+    bins: int | None = 8
     interval: float = 5.0
     width: int = 64
     depth: int = 2
@@ -56,7 +56,8 @@ class SplineCoupling:
     def build(self, dim: int) -> LazyTransform | None:
         """The trainable transform from whitened points to the base space, for ``dim`` dimensions."""
         layers = self.layers if self.layers is not None else (4 if dim <= 8 else 6 if dim <= 32 else 8)
-        shapes, spline = [(3 * self.bins - 1,)], partial(Spline, bound=self.interval)
+        bins = self.bins if self.bins is not None else (16 if dim <= 4 else 8)
+        shapes, spline = [(3 * bins - 1,)], partial(Spline, bound=self.interval)
 
         if dim == 1:
             stack = [ElementWiseTransform(1, univariate=spline, shapes=shapes) for _ in range(layers)]

@@ -29,6 +29,7 @@ from ppl_samplers.core import acceptance, evidence, weights
 from ppl_samplers.core.resampling import systematic
 from ppl_samplers.engines.boltzmann import maths
 from ppl_samplers.engines.boltzmann.objectives import DEFAULT, ByEnergy, ByExample, as_knots, parse
+from ppl_samplers.engines.proposal_numpyro import FlowProposal
 
 Array = jax.Array
 
@@ -64,7 +65,7 @@ class FlowState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FlowTransport:
+class FlowTransport(FlowProposal):
     """A normalizing flow as a transport: settings only, every array is in :class:`FlowState`.
 
     Attributes:
@@ -321,32 +322,6 @@ class FlowTransport:
         return state._replace(
             params={**state.params, "network": network}, adam=adam, loss=value, num_evals=state.num_evals + evals
         )
-
-    # --- the trained transport ---
-
-    def propose(self, state: FlowState, key: Array, density: Any, n: int) -> tuple[Array, Array]:
-        """``n`` independent draws ``(n, D)`` and their exact log weights ``(n,)``."""
-        z_key, share_key, chi_key = random.split(key, 3)
-        dim, dtype = state.loc.shape[0], state.loc.dtype
-        z = normal(z_key, (n, dim), dtype)
-        y, _ = self.flow.forward(state.params, z)
-        if self.defensive > 0:
-            heavy = random.uniform(share_key, (n,), dtype) < self.defensive
-            # Chi-square with 3 degrees of freedom is a sum of three squares; it compiles far quicker than a gamma draw.
-            chi2 = jnp.sum(normal(chi_key, (n, 3), dtype) ** 2, -1)
-            y = jnp.where(heavy[:, None], maths.student_t(z, chi2), y)
-        return affine(state.loc, state.scale_tril, y), self._weight(state, density, y)
-
-    def log_weight(self, state: FlowState, key: Array, density: Any, x: Array) -> Array:
-        """Exact log weight ``log p - log q`` of given points, ``(n, D) -> (n,)``; the key is not used."""
-        return self._weight(state, density, whiten(state.loc, state.scale_tril, x), x)
-
-    def _weight(self, state: FlowState, density: Any, y: Array, x: Array | None = None) -> Array:
-        log_det = affine_log_det(state.scale_tril)
-        x = affine(state.loc, state.scale_tril, y) if x is None else x
-        log_q = self.flow.log_prob(state.params, y)
-        mixed = maths.defensive_log_prob(log_q, maths.student_t_log_prob(y), self.defensive) - log_det
-        return weights.sanitize(density(x) - mixed)
 
 
 class BoltzmannGenerator(TransportKernel):

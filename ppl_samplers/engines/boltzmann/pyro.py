@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ppl_samplers.backends.torch.pilot import Pilot
 from ppl_samplers.backends.torch.training import Optimiser
 from ppl_samplers.core import acceptance, evidence, resampling, weights
 from ppl_samplers.engines.boltzmann import maths, objectives
+from ppl_samplers.engines.proposal_pyro import FlowProposal
 
 # A training step on fresh importance weights needs so many effective draws, absolute and per proposal.
 _MIN_ESS, _MIN_SHARE = 64.0, 0.02
@@ -27,7 +28,6 @@ _MIN_ESS, _MIN_SHARE = 64.0, 0.02
 _ROUND, _CLIPPED = 4096, 10
 # Fine-tuning of a finished flow starts at this share of the learning rate.
 _RESUMED_RATE = 0.3
-_DF = 3.0
 
 
 @dataclass
@@ -75,7 +75,7 @@ class FlowState:
 
 
 @dataclass(frozen=True)
-class FlowTransport:
+class FlowTransport(FlowProposal):
     """A normalizing flow as a transport: settings only; all that is learnt is in :class:`FlowState`.
 
     Attributes:
@@ -247,60 +247,7 @@ class FlowTransport:
         state.metrics |= {"ess": ess / len(log_w), "log_evidence": float(evidence.log_evidence(log_w)[0])}
         return ess
 
-    # -- proposals ----------------------------------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def propose(self, state: FlowState, density: Any, n: int) -> tuple[Tensor, Tensor]:
-        """``n`` independent draws ``(n, D)`` with their exact log weights ``(n,)`` in float64."""
-        x, log_q = self._draw(state, n)
-        state.num_evals += n
-        return x, weights.sanitize(density(x).double() - log_q)
-
-    @torch.no_grad()
-    def log_weight(self, state: FlowState, density: Any, x: Tensor) -> Tensor:
-        """Exact log weights of given points, ``(N, D) -> (N,)`` in float64."""
-        state.num_evals += len(x)
-        return weights.sanitize(density(x).double() - self._log_q(state, x))
-
-    def _draw(self, state: FlowState, n: int) -> tuple[Tensor, Tensor]:
-        """Draws of the defensive mixture with their log densities."""
-        flow = state.flow
-        y, log_q = flow.sample_whitened(n)
-        if self.defensive > 0:
-            chi2 = 2 * torch._standard_gamma(torch.full((n,), 0.5 * _DF, dtype=y.dtype, device=y.device))
-            heavy = maths.student_t(torch.randn_like(y), chi2, _DF)
-            broad = torch.rand(n, device=y.device) < self.defensive
-            y = torch.where(broad[:, None], heavy, y)
-            # The log density of the heavy-tailed draws under the flow is another pass, on those rows only.
-            if bool(broad.any()):
-                log_q = log_q.index_copy(0, broad.nonzero()[:, 0], flow.whitened_log_prob(y[broad]))
-        lost = ~torch.isfinite(y).all(-1) | ~torch.isfinite(log_q)
-        y = torch.where(lost[:, None], torch.zeros_like(y), y)
-        log_q = self._mix(flow, y, log_q)
-        # A draw without a density has weight zero: log weight -inf.
-        return flow.unwhiten(y), torch.where(lost, torch.full_like(log_q, math.inf), log_q)
-
-    def _log_q(self, state: FlowState, x: Tensor) -> Tensor:
-        y = state.flow.whiten(x)
-        return self._mix(state.flow, y, state.flow.whitened_log_prob(y))
-
-    def _mix(self, flow: Flow, y: Tensor, log_q: Tensor) -> Tensor:
-        heavy = maths.student_t_log_prob(y.double(), _DF)
-        return maths.defensive_log_prob(log_q.double(), heavy, self.defensive) - flow.log_volume().double()
-
     # -- files --------------------------------------------------------------------------------------------------------
-
-    def settings(self) -> dict[str, Any]:
-        """What rebuilds an equal flow, as plain numbers."""
-        return {"flow": type(self.flow).__name__, "flow_settings": asdict(self.flow), "defensive": self.defensive}
-
-    def with_settings(self, settings: dict[str, Any]) -> FlowTransport:
-        """This transport with the flow of a file."""
-        kinds = {kind.__name__: kind for kind in (SplineCoupling, Affine)}
-        if settings.get("flow") not in kinds:
-            raise ValueError(f"the file holds a flow {settings.get('flow')!r}; this version knows {sorted(kinds)}")
-        flow = kinds[settings["flow"]](**settings["flow_settings"])
-        return replace(self, flow=flow, defensive=float(settings["defensive"]))
 
     def to_arrays(self, state: FlowState) -> dict[str, np.ndarray]:
         """All arrays of a state (integer masks included: without them the density is another one)."""

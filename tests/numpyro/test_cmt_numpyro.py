@@ -1,0 +1,143 @@
+"""Constrained mass transport in NumPyro against exact targets."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ppl_samplers.numpyro import CMT, LogDensity, SplineCoupling, Trained
+from ppl_samplers.testing import targets
+
+FLOW = SplineCoupling(layers=2)
+SMALL = dict(flow=FLOW, buffer_size=4096, grad_steps=60, num_engines=1, probe=None, local_move=None)
+
+
+def density(target, scale, log_density=None):
+    prior = lambda key, n: scale * jax.random.normal(key, (n, target.dim))  # noqa: E731
+    return LogDensity.from_callable(log_density or target.log_density, target.dim, sample_prior=prior)
+
+
+def fit(kernel, num_warmup=20, seed=0, **options):
+    return kernel.fit(jax.random.key(seed), num_warmup=num_warmup, progress=False, **options)
+
+
+def shares(target, x, log_w):
+    """Log evidence, relative ESS, and weighted share of each mode."""
+    log_w = np.asarray(log_w, float)
+    w = np.exp(log_w - log_w.max())
+    labels = target.mode_labels(np.asarray(x, float))
+    share = np.bincount(labels, weights=w, minlength=len(target.mode_weights)) / w.sum()
+    return np.logaddexp.reduce(log_w) - np.log(len(w)), w.sum() ** 2 / (w @ w) / len(w), share
+
+
+@pytest.fixture(scope="module")
+def two():
+    target = targets.two_gaussians(1)
+    there = density(target, 6.0)
+    kernel = CMT(log_density=there, **SMALL)
+    return target, there, kernel, fit(kernel)
+
+
+def test_both_modes_and_the_evidence(two):
+    target, _, _, trained = two
+    log_z, ess, share = shares(target, *trained.propose(20_000))
+    # Four standard errors at this ESS are 0.02.
+    assert ess > 0.7
+    assert abs(log_z - target.log_z) < 0.02
+    np.testing.assert_allclose(share, target.mode_weights, atol=0.02)
+
+
+def test_curves_tell_the_path(two):
+    history = {name: np.asarray(values)[0] for name, values in two[3].history.items()}
+    assert np.isnan(history["status"][0])  # the first unit fits the prior
+    last = np.flatnonzero(history["status"] == 0)[0]
+    assert np.all(np.diff(history["beta"][1 : last + 1]) > -1e-6)
+    assert history["beta"][last] == pytest.approx(1)
+    assert history["alpha"][last] == pytest.approx(1)
+    held = history["status"][1:last] > 0
+    assert np.all(history["kl"][1:last][held] <= 1.05)
+    assert np.all(history["entropy_decay_nominal"][1:last] <= history["eps_ent"][1:last] + 0.05)
+
+
+def test_it_ends_early_and_can_be_polished_further(two):
+    _, there, _, trained = two
+    assert int(trained.states.unit[0]) < 20
+    again = fit(CMT(log_density=there, trained=trained, probe=None, local_move=None), 2)
+    assert 0 < int(again.states.num_evals[0]) - int(trained.states.num_evals[0]) <= 2 * 4096
+    restless = CMT(log_density=there, **{**SMALL, "stop_ess": 1.0})
+    short = fit(restless, 3)
+    assert int(short.states.unit[0]) == 3
+    assert int(short.states.num_evals[0]) == 2 * 4096
+
+
+def test_save_and_load_give_the_same_weights(two, tmp_path):
+    _, there, kernel, trained = two
+    trained.save(tmp_path / "cmt.npz")
+    again = Trained.load(tmp_path / "cmt.npz", CMT(log_density=there, **SMALL))
+    x, _ = trained.propose(50)
+    state = jax.tree.map(lambda a: a[0], trained.states)
+    other = jax.tree.map(lambda a: a[0], again.states)
+    same = kernel.transport.log_weight(state, None, there, x)
+    np.testing.assert_array_equal(kernel.transport.log_weight(other, None, there, x), same)
+
+
+def test_a_black_box_without_gradients():
+    target = targets.two_gaussians(1)
+
+    def by_numpy(x):
+        return np.asarray(target.log_density(np.asarray(x, np.float64)), np.float32)
+
+    def black_box(x):
+        return jax.pure_callback(by_numpy, jax.ShapeDtypeStruct(x.shape[:1], jnp.float32), x, vmap_method="sequential")
+
+    trained = fit(CMT(log_density=density(target, 6.0, black_box), **SMALL))
+    log_z, _, share = shares(target, *trained.propose(20_000))
+    assert abs(log_z - target.log_z) < 0.02
+    np.testing.assert_allclose(share, target.mode_weights, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "all"}, "variant='all'; write one of 'both', 'kl'"),
+        ({"eps_tr": 0}, "eps_tr=0; write a positive number"),
+        ({"eps_ent": "none"}, 'eps_ent=.none.; write a positive number or "auto"'),
+        ({"buffer_size": 10}, "buffer_size=10; write 256 or more"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        CMT(lambda: None, **options)
+    with pytest.raises(TypeError, match="CMT has no option 'eps_t'; did you mean eps_tr"):
+        CMT(lambda: None, eps_t=1.0)
+
+
+@pytest.mark.slow
+def test_many_well_keeps_all_wells():
+    target = targets.many_well(8)
+    trained = fit(CMT(log_density=density(target, 2.0), num_engines=1), 40)
+    x, log_w = trained.propose(40_000)
+    log_z, ess, _ = shares(target, x, log_w)
+    w = np.exp(np.asarray(log_w, float) - float(log_w.max()))
+    left = (w[:, None] * (np.asarray(x)[:, 0::2] < 0)).sum(0) / w.sum()
+    assert ess > 0.8
+    assert abs(log_z - target.log_z) < 0.02
+    # Four standard errors of a share of 0.156 at this ESS are 0.009.
+    np.testing.assert_allclose(left, 0.15569, atol=0.009)
+
+
+@pytest.mark.slow
+def test_a_minor_mode_of_three_percent_is_kept():
+    # Narrow and of little mass: the moments of the whole must not drag it away.
+    target = targets.gaussian_mixture(np.array([[-3.0], [3.0]]), np.array([0.5, 0.5]), np.array([0.03, 0.97]))
+    found = []
+    for seed in range(3):
+        trained = fit(CMT(log_density=density(target, 6.0), num_engines=1), 40, seed)
+        log_z, _, share = shares(target, *trained.propose(40_000))
+        found.append((log_z, share[0]))
+    # Four standard errors: 0.02 of the evidence, 0.004 of the share.
+    np.testing.assert_allclose([z for z, _ in found], target.log_z, atol=0.02)
+    np.testing.assert_allclose([s for _, s in found], 0.03, atol=0.004)
