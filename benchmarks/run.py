@@ -11,6 +11,7 @@ SCRIPTS = (
     ("density_pyro", "pyro"),
     ("kernel_numpyro", "numpyro"),
     ("kernel_pyro", "pyro"),
+    ("flow_numpyro", "numpyro"),
     ("cold_start", "numpyro"),
 )
 

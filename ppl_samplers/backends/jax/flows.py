@@ -1,7 +1,8 @@
 """Normalizing flows: a network on whitened coordinates inside a frozen affine standardisation.
 
-Written directly on batches of points with one scan over the layers: the same flow built from a library's per-point
-bijections takes two to three times as long to compile, and compilation is most of the waiting time on a small model.
+Written directly on batches of points with one scan over the layers: the same flow from a library's per-point bijections
+takes 1.7 times as long to compile and 2.2 times as long to train (``benchmarks/flow_numpyro.py``), and these two are
+what a user waits for.
 """
 
 from __future__ import annotations
