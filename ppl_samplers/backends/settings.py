@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+# Note on a run without gradients.
+NO_GRADIENT = "the density has no gradient: there are no local moves and no probe for missed modes"
 
 
 @dataclass(frozen=True)
@@ -202,3 +205,38 @@ def warn_undefined(density: Any) -> None:
             UserWarning,
             stacklevel=4,
         )
+
+
+def black_box(fn: Callable[[np.ndarray], np.ndarray], dim: int) -> Callable[[np.ndarray], np.ndarray]:
+    """A plain NumPy log density for arrays of any leading shape, ``(..., D) -> (...)``, in float64.
+
+    Args:
+        fn: ``(N, D) -> (N,)``.
+        dim: Number of dimensions, ``D``.
+
+    Returns:
+        The function; it raises ``ValueError`` where ``fn`` returns another shape.
+    """
+
+    def call(x: np.ndarray) -> np.ndarray:
+        x = np.asarray(x, np.float64)
+        points = x.reshape(-1, dim)
+        out = np.asarray(fn(points), np.float64)
+        if out.shape != (len(points),):
+            raise ValueError(f"fn must map {points.shape} to {(len(points),)}, but returns {out.shape}")
+        return out.reshape(x.shape[:-1])
+
+    return call
+
+
+def without_gradient(name: str, needs_gradient: bool, log_density: Any) -> bool:
+    """Whether a kernel has to do without local moves; refuses an engine that cannot.
+
+    Raises:
+        ValueError: The engine trains on gradients.
+    """
+    if log_density is None or log_density.has_gradient:
+        return False
+    if needs_gradient:
+        raise ValueError(f"{name} needs the gradient of the density; for a black box write CMT(log_density=...)")
+    return True

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ppl_samplers.numpyro import CMT, LogDensity, SplineCoupling, Trained
+from ppl_samplers.numpyro import CMT, MCMC, BoltzmannGenerator, LogDensity, SplineCoupling, Trained, record
 from ppl_samplers.testing import targets
 
 FLOW = SplineCoupling(layers=2)
 SMALL = dict(flow=FLOW, buffer_size=4096, grad_steps=60, num_engines=1, probe=None, local_move=None)
 
 
-def density(target, scale, log_density=None):
+def density(target, scale):
     prior = lambda key, n: scale * jax.random.normal(key, (n, target.dim))  # noqa: E731
-    return LogDensity.from_callable(log_density or target.log_density, target.dim, sample_prior=prior)
+    return LogDensity.from_callable(target.log_density, target.dim, sample_prior=prior)
 
 
 def fit(kernel, num_warmup=20, seed=0, **options):
@@ -84,15 +83,26 @@ def test_save_and_load_give_the_same_weights(two, tmp_path):
 
 
 def test_a_black_box_without_gradients():
-    target = targets.two_gaussians(1)
+    target, seen = targets.two_gaussians(1), []
 
     def by_numpy(x):
-        return np.asarray(target.log_density(np.asarray(x, np.float64)), np.float32)
+        seen.append((type(x), x.dtype, len(x)))
+        return target.log_density(x)
 
-    def black_box(x):
-        return jax.pure_callback(by_numpy, jax.ShapeDtypeStruct(x.shape[:1], jnp.float32), x, vmap_method="sequential")
-
-    trained = fit(CMT(log_density=density(target, 6.0, black_box), **SMALL))
+    prior = lambda key, n: 6.0 * jax.random.normal(key, (n, 1))  # noqa: E731
+    box = LogDensity.from_callable(by_numpy, 1, sample_prior=prior, gradient=False)
+    with pytest.raises(ValueError, match="BoltzmannGenerator needs the gradient"):
+        BoltzmannGenerator(log_density=box)
+    with pytest.raises(ValueError, match="gradient=False"):
+        box.value_and_grad(np.zeros((3, 1)))
+    kernel = CMT(log_density=box, flow=FLOW, buffer_size=4096, grad_steps=60)
+    mcmc = MCMC(kernel, num_warmup=20, num_samples=200, num_chains=4, progress_bar=False)
+    mcmc.run(jax.random.key(0))
+    assert {kind for kind, _, _ in seen} == {np.ndarray}
+    assert {dtype for _, dtype, _ in seen} == {np.dtype(np.float64)}
+    assert max(size for _, _, size in seen) == 4096
+    assert any("no gradient" in note for note in record(mcmc).notes)
+    trained = fit(CMT(log_density=box, **SMALL))
     log_z, _, share = shares(target, *trained.propose(20_000))
     assert abs(log_z - target.log_z) < 0.02
     np.testing.assert_allclose(share, target.mode_weights, atol=0.02)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from ppl_samplers.pyro import CMT, LogDensity, SplineCoupling, Trained
+from ppl_samplers.pyro import CMT, MCMC, BoltzmannGenerator, LogDensity, SplineCoupling, Trained, record
 from ppl_samplers.testing import targets
 
 FLOW = SplineCoupling(layers=2)
 SMALL = dict(flow=FLOW, buffer_size=4096, grad_steps=60, num_engines=1, probe=None, local_move=None)
 
 
-def density(target, scale, log_density=None, how="auto"):
+def density(target, scale):
     prior = lambda n: scale * torch.randn(n, target.dim)  # noqa: E731
-    return LogDensity.from_callable(log_density or target.log_density, target.dim, sample_prior=prior, how=how)
+    return LogDensity.from_callable(target.log_density, target.dim, sample_prior=prior)
 
 
 def fit(kernel, num_warmup=20, seed=0, **options):
@@ -84,14 +84,27 @@ def test_save_and_load_give_the_same_weights(two, tmp_path):
 
 
 def test_a_black_box_without_gradients():
-    target = targets.two_gaussians(1)
+    target, seen = targets.two_gaussians(1), []
 
-    def black_box(x):
-        return torch.as_tensor(target.log_density(x.detach().double().numpy())).float()
+    def by_numpy(x):
+        seen.append((type(x), x.dtype, len(x)))
+        return target.log_density(x)
 
-    with pytest.warns(UserWarning, match="gradient through"):
-        there = density(target, 6.0, black_box, how="loop")
-    trained = fit(CMT(log_density=there, **SMALL))
+    box = LogDensity.from_callable(by_numpy, 1, sample_prior=lambda n: 6.0 * torch.randn(n, 1), gradient=False)
+    assert box.how == "black box"
+    with pytest.raises(ValueError, match="BoltzmannGenerator needs the gradient"):
+        BoltzmannGenerator(log_density=box)
+    with pytest.raises(ValueError, match="gradient=False"):
+        box.value_and_grad(torch.zeros(3, 1))
+    torch.manual_seed(0)
+    kernel = CMT(log_density=box, flow=FLOW, buffer_size=4096, grad_steps=60)
+    mcmc = MCMC(kernel, num_samples=200, warmup_steps=20, num_chains=4, disable_progbar=True)
+    mcmc.run()
+    assert {kind for kind, _, _ in seen} == {np.ndarray}
+    assert {dtype for _, dtype, _ in seen} == {np.dtype(np.float64)}
+    assert max(size for _, _, size in seen) == 4096
+    assert any("no gradient" in note for note in record(mcmc).notes)
+    trained = fit(CMT(log_density=box, **SMALL))
     log_z, _, share = shares(target, *trained.propose(20_000))
     assert abs(log_z - target.log_z) < 0.02
     np.testing.assert_allclose(share, target.mode_weights, atol=0.02)

@@ -13,6 +13,7 @@ from ppl_samplers.backends.numpyro.density import LogDensity, one_key
 from ppl_samplers.backends.numpyro.discovery import Site
 from ppl_samplers.backends.numpyro.programs import Arguments
 from ppl_samplers.backends.numpyro.traceable import CONCRETE
+from ppl_samplers.backends.settings import NO_GRADIENT, black_box
 
 Array = jax.Array
 
@@ -29,11 +30,15 @@ class CallableDensity(LogDensity):
         sample_prior: Callable | None,
         names: str | tuple[str, ...] | None,
         batch_size: int | None,
+        gradient: bool = True,
     ):
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
         self.model = None
         self.model_args, self.model_kwargs = (), {}
+        self.has_gradient = gradient
+        if not gradient:
+            fn, batched = _callback(black_box(fn, dim)), True
         self._fn, self._batched, self._sample_prior = fn, batched, sample_prior
         self._setup(_space(dim, names), batch_size)
         self.evidence_kind = "relative"
@@ -41,7 +46,7 @@ class CallableDensity(LogDensity):
             "it is the integral of exp(fn); a model's evidence only if fn is a log joint with all its constants"
         )
         self.prior_reason = "" if sample_prior is not None else "the density is a function, given without sample_prior="
-        self.notes = ()
+        self.notes = () if gradient else (NO_GRADIENT,)
         self._traced = False
         self._arguments = Arguments((), {}, traced=False)
         self._check_traceable()
@@ -77,6 +82,16 @@ class CallableDensity(LogDensity):
         if x.shape != (n, self.dim):
             raise ValueError(f"sample_prior(key, {n}) must return shape {(n, self.dim)}, got {x.shape}")
         return x
+
+    def value_and_grad(self, x: Any) -> tuple[Array, Array]:
+        """As of a model.
+
+        Raises:
+            ValueError: The function was given with ``gradient=False``.
+        """
+        if not self.has_gradient:
+            raise ValueError("this density was given with gradient=False: write local_move=None, probe=None")
+        return super().value_and_grad(x)
 
     def log_prior(self, x: Any) -> Array:
         """Not known for a function.
@@ -143,6 +158,17 @@ class CallableDensity(LogDensity):
         self.__dict__.update(state)
         self._shared, self._own = {}, {}
         self._arguments = Arguments((), {}, traced=False)
+
+
+def _callback(fn: Callable) -> Callable:
+    """A NumPy function inside compiled programs, called with whole batches."""
+
+    def call(x: Array) -> Array:
+        dtype = jnp.result_type(float)
+        out = jax.ShapeDtypeStruct(x.shape[:-1], dtype)
+        return jax.pure_callback(lambda v: fn(v).astype(dtype), out, x, vmap_method="expand_dims")
+
+    return call
 
 
 def _space(dim: int, names: str | tuple[str, ...] | None) -> tuple[Site, ...]:

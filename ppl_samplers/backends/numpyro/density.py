@@ -64,6 +64,9 @@ class LogDensity:
         (5,)
     """
 
+    # A black box has none.
+    has_gradient = True
+
     def __init__(
         self,
         model: Callable,
@@ -94,6 +97,7 @@ class LogDensity:
         sample_prior: Callable | None = None,
         names: str | tuple[str, ...] | None = None,
         batch_size: int | None = None,
+        gradient: bool = True,
     ) -> LogDensity:
         """Density of a JAX function instead of a model.
 
@@ -105,13 +109,16 @@ class LogDensity:
             sample_prior: ``(key, n) -> (n, D)``: over-dispersed draws to start from.
             names: One name for the whole vector (default ``"x"``) or ``D`` names of scalar sites.
             batch_size: Points evaluated at once; ``None`` for all.
+            gradient: ``False`` for a black box: ``fn`` is called with NumPy arrays ``(N, D)`` of float64 and returns
+                ``(N,)``; only engines that need no gradient take it.
 
         Raises:
             ValueError: ``fn`` returns a wrong shape or cannot be traced by JAX.
         """
         from ppl_samplers.backends.numpyro.callable import CallableDensity
 
-        return CallableDensity(fn, dim, batched=batched, sample_prior=sample_prior, names=names, batch_size=batch_size)
+        options = {"sample_prior": sample_prior, "names": names, "batch_size": batch_size, "gradient": gradient}
+        return CallableDensity(fn, dim, batched=batched, **options)
 
     def bind(self, *args: Any, **kwargs: Any) -> LogDensity:
         """The same density with other model arguments; cheap, and legal under ``jit`` with traced arguments.

@@ -19,7 +19,7 @@ from ppl_samplers.backends.jax.moves import HMC
 from ppl_samplers.backends.jax.training import when
 from ppl_samplers.backends.numpyro import sampling
 from ppl_samplers.backends.numpyro.density import LogDensity, one_key
-from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined
+from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined, without_gradient
 
 Array = jax.Array
 HISTORY = 256
@@ -67,6 +67,9 @@ class TransportKernel(MCMCKernel):
         trained: A ``Trained`` from :meth:`fit`: no training with ``num_warmup=0``, else fine-tuning.
     """
 
+    # Whether the transport trains on gradients of the density.
+    needs_gradient = True
+
     def __init__(
         self,
         model: Callable | None = None,
@@ -86,6 +89,8 @@ class TransportKernel(MCMCKernel):
             model, log_density = None, model
         numbers = {"num_engines": num_engines, "local_every": local_every, "block": block, "num_reseat": num_reseat}
         check_kernel(self.name, "NumPyro", model, log_density, trained, numbers)
+        if without_gradient(self.name, self.needs_gradient, log_density):
+            local_move = probe = None
         if trained is not None and trained.num_engines != num_engines:
             num_engines = trained.num_engines
         self._model, self._density, self._given = model, log_density, log_density

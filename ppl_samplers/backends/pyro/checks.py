@@ -35,7 +35,7 @@ def choose(evaluator: Evaluator, points: torch.Tensor) -> None:
     Raises:
         ValueError: If another way than ``auto`` or ``loop`` was asked for and ``vmap`` does not give the same values.
     """
-    if evaluator.how == "loop":
+    if evaluator.how in ("loop", "black box"):
         return
     reason = None
     with evaluator.session(points.dtype) as dtype:

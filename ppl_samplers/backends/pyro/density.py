@@ -13,6 +13,7 @@ from ppl_samplers.backends.pyro import checks
 from ppl_samplers.backends.pyro.discovery import discover, preserve_rng
 from ppl_samplers.backends.pyro.evaluate import Evaluator
 from ppl_samplers.backends.pyro.single import DrawMode, Layout, PlainSession, SinglePoint, Site
+from ppl_samplers.backends.settings import NO_GRADIENT, black_box
 
 _ONLY_ONCE = (
     "The log density is differentiable once only: its gradient is computed together with its value and stored. Do not "
@@ -56,6 +57,9 @@ class LogDensity:
         torch.Size([5])
     """
 
+    # A black box has none.
+    has_gradient = True
+
     def __init__(
         self,
         model: Callable[..., Any],
@@ -91,6 +95,7 @@ class LogDensity:
         names: Sequence[str] | None = None,
         batch_size: int | None = None,
         how: str = "auto",
+        gradient: bool = True,
     ) -> LogDensity:
         """Wrap a function of points on the real space.
 
@@ -102,12 +107,16 @@ class LogDensity:
             names: One name for each dimension; by default one site ``"x"`` of shape ``(D,)``.
             batch_size: As in the class.
             how: As in the class.
+            gradient: ``False`` for a black box: ``fn`` is called with NumPy arrays ``(N, D)`` of float64 and returns
+                ``(N,)``; only engines that need no gradient take it.
 
         Raises:
             ValueError: If ``fn`` returns another shape, or ``names`` has not ``dim`` entries.
         """
         if names is not None and len(names) != dim:
             raise ValueError(f"names has {len(names)} entries, but the density has {dim} dimensions: give one each.")
+        if not gradient:
+            fn, batched, how = _callback(black_box(fn, dim)), True, "black box"
         if names is None:
             space: tuple[Site, ...] = (Site("x", slice(0, dim), (dim,), (dim,)),)
         else:
@@ -127,7 +136,8 @@ class LogDensity:
         self.evidence_kind = "relative"
         self.evidence_reason = "the density is a plain function, whose constant only its author knows"
         self.has_prior, self._sampler = sample_prior is not None, sample_prior
-        self.observed, self.notes = {}, ()
+        self.has_gradient = gradient
+        self.observed, self.notes = {}, () if gradient else (NO_GRADIENT,)
         self._start(
             Evaluator(
                 None if batched else fn,
@@ -391,3 +401,12 @@ class _OnlyOnce(torch.autograd.Function):
 
 
 __all__ = ["LogDensity", "Site"]
+
+
+def _callback(fn: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A NumPy function on tensors."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(fn(x.detach().cpu().double().numpy()), dtype=x.dtype, device=x.device)
+
+    return call

@@ -12,7 +12,7 @@ import torch
 
 from ppl_samplers.backends.pyro import graphs
 
-HOW = ("auto", "vmap", "graph", "loop", "compile")
+HOW = ("auto", "vmap", "graph", "loop", "compile", "black box")
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 _SKIPPABLE = ("constraint", "not positive-definite", "singular", "positive definite", "failed to converge")
 _FRESH = "a latent value is assigned into a fresh tensor; build it with torch.cat or torch.stack instead"
@@ -84,8 +84,8 @@ class Evaluator:
     @property
     def name(self) -> str:
         """The way in use: ``vmap``, ``graph``, ``loop`` or ``compile``."""
-        if self.how == "loop":
-            return "loop"
+        if self.how in ("loop", "black box"):
+            return self.how
         if any(graph is not None for graph in self.graphs.values()):
             return "compile" if self.how == "compile" else "graph"
         return "vmap"
@@ -107,6 +107,10 @@ class Evaluator:
             return x.new_zeros(0), x.new_zeros(x.shape) if grad else None
         with self.session(x.dtype) as computing:
             z = x.to(computing)
+            if self.how == "black box":
+                if grad:
+                    raise ValueError("this density was given with gradient=False: write local_move=None, probe=None")
+                return self.batched(z).to(x.dtype), None
             values, grads = self.loop(z, grad) if self.how == "loop" else self._batch(z, grad)
         return values.to(x.dtype), grads.to(x.dtype) if grad else None
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ppl_samplers.backends.pyro.density import LogDensity
 from ppl_samplers.backends.pyro.ensemble import Ensemble, Options
 from ppl_samplers.backends.pyro.trained import Trained, bar
-from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined
+from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined, without_gradient
 from ppl_samplers.backends.torch.moves import HMC
 from ppl_samplers.core import evidence
 
@@ -48,6 +48,8 @@ class TransportKernel(MCMCKernel):
     """
 
     name = "TransportKernel"
+    # Whether the transport trains on gradients of the density.
+    needs_gradient = True
 
     def __init__(
         self,
@@ -68,6 +70,8 @@ class TransportKernel(MCMCKernel):
             model, log_density = None, model
         numbers = {"num_engines": num_engines, "local_every": local_every, "block": block, "num_reseat": num_reseat}
         check_kernel(self.name, "Pyro", model, log_density, trained, numbers)
+        if without_gradient(self.name, self.needs_gradient, log_density):
+            local_move = probe = None
         if num_reseat < 4:
             raise ValueError(f"{self.name}: num_reseat={num_reseat}; write 4 or more (1024 by default)")
         self.model = model

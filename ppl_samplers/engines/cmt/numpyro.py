@@ -273,6 +273,8 @@ class CMT(TransportKernel):
             :class:`~ppl_samplers.backends.numpyro.kernel.TransportKernel`.
     """
 
+    needs_gradient = False
+
     def __init__(
         self,
         model: Callable | None = None,

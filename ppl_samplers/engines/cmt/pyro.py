@@ -248,6 +248,7 @@ class CMT(TransportKernel):
     """
 
     name = "CMT"
+    needs_gradient = False
 
     def __init__(
         self,
