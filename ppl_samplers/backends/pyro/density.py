@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -190,13 +191,17 @@ class LogDensity:
             raise ValueError(f"Points must be floating, got {x.dtype}: call x.to(torch.get_default_dtype()).")
 
     def _clean(self, values: torch.Tensor, grads: Any) -> tuple[torch.Tensor, Any]:
+        self.num_evals += len(values)
+        if grads is not None:
+            self.num_grad_evals += len(values)
+        # A finite sum has finite terms: two sums where otherwise ten passes would follow.
+        if math.isfinite(float(values.sum()) + (0.0 if grads is None else float(grads.sum()))):
+            return values, grads
         finite = torch.isfinite(values)
         invalid = int((~finite).sum())
-        self.num_evals += len(values)
         self.num_invalid += invalid
         values = torch.where(finite, values, -torch.inf)
         if grads is not None:
-            self.num_grad_evals += len(values)
             # A value may be finite where its derivative is not (0 * inf in a chain rule): such a row gets no push.
             usable = finite & torch.isfinite(grads).all(-1)
             grads = torch.where(usable[:, None], grads, 0.0)

@@ -95,9 +95,8 @@ class Evaluator:
         x = x.detach()
         size = self.batch_size or len(x)
         if len(x) <= size:
-            parts = [self._block(x, grad)]
-        else:
-            parts = [self._block(x[i : i + size], grad) for i in range(0, len(x), size)]
+            return self._block(x, grad)
+        parts = [self._block(x[i : i + size], grad) for i in range(0, len(x), size)]
         values = torch.cat([v for v, _ in parts])
         return values, torch.cat([g for _, g in parts]) if grad else None
 
