@@ -128,7 +128,9 @@ class CMTTransport(FlowProposal, Settings):
     def _transport(self, state: CMTState, density: Any) -> None:
         """Draw a buffer, solve the step, move the affine map, put the weighted buffer into the pool."""
         x, log_p, log_q = self.draw(state, density)
-        polishing = state.reached or state.unit >= state.num_units - self.polish
+        # The last units go for the target whatever the constraints say, but never more than a quarter of them.
+        keep = state.reached or state.polished > 0
+        polishing = state.reached or state.unit >= state.num_units - min(self.polish, state.num_units // 4)
         row = host.unit_step(
             log_p.cpu().double().numpy(), log_q.cpu().double().numpy(), self, state.unit, state.num_units,
             density.dim, polishing,
@@ -151,7 +153,7 @@ class CMTTransport(FlowProposal, Settings):
         }
         self._moments(state, x, log_w)
         # Buffers of the path are each other's past and are thrown away; those of the target are all of one density.
-        kept = state.pool[-(self.pool - 1) :] if polishing and self.pool > 1 else []
+        kept = state.pool[-(self.pool - 1) :] if keep and self.pool > 1 else []
         # Each buffer counts by its effective size.
         state.pool = [*kept, (x, log_w + torch.log(weights.ess(log_w)))]
         state.polished += polishing
@@ -239,12 +241,33 @@ class CMTTransport(FlowProposal, Settings):
 class CMT(TransportKernel):
     """Pyro kernel: constrained mass transport in the warm-up, then exact independence sampling.
 
+    The density is evaluated, never differentiated, in the training; ``warmup_steps`` counts units (40 is a good start).
+
     Args:
         model: Pyro model, or a :class:`LogDensity`.
         log_density: A :class:`LogDensity`, in place of a model.
         flow: A :class:`SplineCoupling`; by default six layers, with 16 bins up to 4 dimensions and 8 above.
         **options: See :class:`~ppl_samplers.engines.cmt.settings.Settings` and
             :class:`~ppl_samplers.backends.pyro.kernel.TransportKernel`.
+
+    Raises:
+        ValueError: A setting that cannot work; the message says what to write.
+        TypeError: An option that neither the engine nor the kernel has.
+
+    References:
+        Christopher von Klitzing, Denis Blessing, Henrik Schopmans, Pascal Friederich, Gerhard Neumann, Learning
+        Boltzmann generators via constrained mass transport, 2026.
+
+    Example:
+        >>> import torch
+        >>> from ppl_samplers.pyro import CMT, LogDensity, SplineCoupling
+        >>> two = lambda x: torch.logaddexp(-0.5 * (x[:, 0] - 3) ** 2, -0.5 * (x[:, 0] + 3) ** 2)
+        >>> density = LogDensity.from_callable(two, 1, sample_prior=lambda n: 5.0 * torch.randn(n, 1))
+        >>> small = dict(flow=SplineCoupling(layers=2), buffer_size=2048, grad_steps=50, num_engines=1)
+        >>> trained = CMT(log_density=density, **small).fit(num_warmup=10, progress=False)
+        >>> x, log_w = trained.propose(1000)
+        >>> x.shape, log_w.shape
+        (torch.Size([1000, 1]), torch.Size([1000]))
     """
 
     name = "CMT"
