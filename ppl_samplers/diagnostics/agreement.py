@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -17,10 +18,10 @@ LOG_Z_FLOOR = 0.02
 RHAT_LIMIT = 1.05
 # A weight exp(5) = 150 times above the largest of all fresh ones would have dominated the evidence had it been drawn.
 WEIGHT_EXCESS = 5.0
-# The lowest hundredth of the draws lies some exp(-3) to exp(-10) below the typical ones already. A region of ordinary
-# width that is another exp(-3) below holds less than a part in a few hundred of the mass; light-tailed flows have huge
-# weights there all the same.
-DENSITY_MARGIN = 3.0
+# A point of a region as wide as the posterior, whose typical log density lies log(200) lower, stands for half a percent
+# of the mass; in many dimensions points of one region differ by more than that, and the lowest hundredth of the draws
+# is the bound. Further out lie the tails, where light-tailed flows have huge weights on next to no mass.
+DENSITY_DROP = math.log(200.0)
 # Share of another engine's draws with an excess weight. Heavy tails of k-hat 0.5 reach 0.02 %, of 0.7 about 1.5 %.
 EXCESS_SHARE = 0.02
 # Chance of a false alarm over all coordinates and pairs together.
@@ -140,7 +141,7 @@ def missed_by_probe(record: RunRecord) -> np.ndarray:
     """Number of probe points that show a mode an engine missed, ``(R,)``.
 
     A point counts when its log weight exceeds the largest fresh one by more than 5 and its log density is not
-    negligible: at most 3 below the lower one-per-cent quantile of the draws' log densities.
+    negligible: not below the lowest hundredth of the draws' log densities, or not more than log 200 below their median.
     """
     engines = record.num_engines
     if record.probe_log_weights is None or record.probe_log_density is None or "lp" not in record.sample_stats:
@@ -154,7 +155,7 @@ def missed_by_probe(record: RunRecord) -> np.ndarray:
     top = largest_fresh(record)
     # Where the engine has no density at all the weight is +inf: the clearest miss there is.
     excess = (weights > top[:, None] + WEIGHT_EXCESS) & np.isfinite(top)[:, None]
-    return np.sum(excess & (density >= np.quantile(lp, 0.01) - DENSITY_MARGIN), axis=1)
+    return np.sum(excess & (density >= min(np.quantile(lp, 0.01), np.median(lp) - DENSITY_DROP)), axis=1)
 
 
 def weights_on_others(record: RunRecord, max_points: int = 256, seed: int = 0) -> np.ndarray | None:

@@ -80,6 +80,19 @@ def test_probe_in_a_far_tail_is_no_missed_mode(build, proposals):
     assert evidence_from_record(loud).verdict == "disagree"
 
 
+def test_probe_in_the_tail_of_five_dimensions_is_no_missed_mode(build, proposals):
+    """Eight below the median log density: an ordinary mode there would hold less than a part in two thousand."""
+    target = targets.gaussian_mixture(np.zeros((1, 5)), np.ones(1), np.ones(1))
+    record = build(target, [proposals["normal"](0.0, 1.1, dim=5)] * 2)
+    typical = np.median(record.sample_stats["lp"])
+    excess = np.full((2, 1), record.fresh_log_weights.max() + 6.0)
+    tail = replace(record, probe_log_density=np.array([typical - 8.0]), probe_log_weights=excess)
+    assert evidence_from_record(tail).verdict == "agree"
+    # A mode of five per cent lies three below: its points, low ones included, are seen.
+    mode = replace(record, probe_log_density=np.array([typical - 5.0]), probe_log_weights=excess)
+    assert evidence_from_record(mode).verdict == "disagree"
+
+
 @pytest.mark.parametrize(("scale", "verdict"), [(0.6, "agree"), (0.5, "agree"), (0.3, "disagree")])
 def test_heavy_tails(build, proposals, scale, verdict):
     """Tail index ``1 - scale^2``. 0.64 and 0.75 are no disagreement; at 0.91 much of the target is never seen."""
