@@ -31,7 +31,7 @@ def run_numpyro(seed: int) -> dict:
     import ppl_samplers.numpyro as door
 
     def engine(model, key):
-        mcmc = door.MCMC(door.BoltzmannGenerator(model), num_warmup=40, num_samples=1000, num_chains=4)
+        mcmc = door.MCMC(door.CMT(model), num_warmup=40, num_samples=1000, num_chains=4)
         mcmc.run(jax.random.key(key), **ENTRY.data)
         return mcmc
 
@@ -58,7 +58,7 @@ def run_pyro(seed: int) -> dict:
     pyro.set_rng_seed(seed)
 
     def engine(model):
-        mcmc = door.MCMC(door.BoltzmannGenerator(model), num_samples=1000, warmup_steps=40, num_chains=4)
+        mcmc = door.MCMC(door.CMT(model), num_samples=1000, warmup_steps=40, num_chains=4)
         mcmc.run(**data)
         return mcmc
 
@@ -106,7 +106,7 @@ def summarise(name: str, run: dict, out: Path) -> str:
         f"== {name}: sinusoid of unknown period ==",
         f"{'period of the mode':28s}" + "".join(f"{m['period']:9.3f}" for m in MODES),
         f"{'exact weight':28s}" + "".join(f"{m['weight']:9.3f}" for m in MODES),
-        f"{'BoltzmannGenerator':28s}" + "".join(f"{s:9.3f}" for s in period_shares(draws)),
+        f"{'CMT':28s}" + "".join(f"{s:9.3f}" for s in period_shares(draws)),
         *(
             f"{f'NUTS, chain {c}':28s}" + "".join(f"{s:9.3f}" for s in period_shares(chain))
             for c, chain in enumerate(run["nuts"])

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpyro.infer
 
+from ppl_samplers.backends.jax.flowjax import FlowJax
 from ppl_samplers.backends.jax.flows import Affine, SplineCoupling
 from ppl_samplers.backends.jax.moves import HMC
 from ppl_samplers.backends.jax.pilot import Pilot
@@ -84,6 +85,7 @@ __all__ = [
     "Affine",
     "AutoFlow",
     "BoltzmannGenerator",
+    "FlowJax",
     "ForwardKL",
     "LogDensity",
     "Pilot",

@@ -22,6 +22,7 @@ from ppl_samplers.backends.settings import IMH, ISIR, Probe
 from ppl_samplers.backends.torch.flows import Affine, SplineCoupling
 from ppl_samplers.backends.torch.moves import HMC
 from ppl_samplers.backends.torch.pilot import Pilot
+from ppl_samplers.backends.torch.zuko import Zuko
 from ppl_samplers.diagnostics.door import results
 from ppl_samplers.engines.boltzmann.bridge_pyro import guide_to_trained
 from ppl_samplers.engines.boltzmann.losses_pyro import ForwardKL, ReverseKL
@@ -46,6 +47,7 @@ __all__ = [
     "ReverseKL",
     "SplineCoupling",
     "Trained",
+    "Zuko",
     "guide_to_trained",
     "log_evidence",
     "mcmc_report",

@@ -119,6 +119,17 @@ def check_counts(name: str, **numbers: Any) -> None:
             raise ValueError(f"{name}: {option}={value!r}; write an integer of 1 or more")
 
 
+def check_flow(engine: str, flow: Any, kinds: tuple[type, ...]) -> None:
+    """Refuse a flow that the engine cannot use.
+
+    Raises:
+        ValueError: Always then; the message lists what to write.
+    """
+    if not isinstance(flow, kinds):
+        choices = [f"{kind.__name__}({'make' if 'make' in kind.__annotations__ else ''})" for kind in kinds]
+        raise ValueError(f"{engine}: flow={flow!r}; write one of {', '.join(choices)}")
+
+
 def check_training(
     name: str, counts: Mapping[str, Any], learning_rate: float, clip: float, defensive: float, stop_ess: float
 ) -> None:

@@ -20,7 +20,7 @@ class FlowProposal:
     """Base of transports whose state holds a flow: ``params``, ``loc``, ``scale_tril``.
 
     Attributes:
-        flow: :class:`SplineCoupling` or :class:`Affine`.
+        flow: Settings of the flow.
         defensive: Share of a Student-t component in the proposal, 0 to leave it out.
     """
 

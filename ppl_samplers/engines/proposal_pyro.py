@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
+from ppl_samplers.backends.torch.flows import Flow
 from ppl_samplers.core import weights
 from ppl_samplers.engines.boltzmann import maths
 
@@ -69,14 +69,10 @@ class FlowProposal:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """What rebuilds an equal flow, as plain numbers."""
-        return {"flow": type(self.flow).__name__, "flow_settings": asdict(self.flow), "defensive": self.defensive}
+        """What the density of the proposals depends on besides the flow, which a file names in its header."""
+        return {"defensive": self.defensive}
 
     def with_settings(self, settings: dict[str, Any]) -> Any:
-        """This transport with the flow of a file."""
-        kinds = {kind.__name__: kind for kind in (SplineCoupling, Affine)}
-        if settings.get("flow") not in kinds:
-            raise ValueError(f"the file holds a flow {settings.get('flow')!r}; this version knows {sorted(kinds)}")
-        flow = kinds[settings["flow"]](**settings["flow_settings"])
+        """This transport with the proposals of a file."""
         settled: Any = self
-        return replace(settled, flow=flow, defensive=float(settings["defensive"]))
+        return replace(settled, defensive=float(settings["defensive"]))

@@ -84,7 +84,7 @@ def cheap(side, model=None, **options):
         ({"defensive": 2}, r"defensive=2; write a share in \[0, 1\)"),
         ({"stop_ess": 0}, "stop_ess=0"),
         ({"num_engines": 0}, "num_engines=0"),
-        ({"flow": "spline"}, r"flow='spline': write SplineCoupling\(\)"),
+        ({"flow": "spline"}, r"flow='spline'; write one of SplineCoupling\(\)"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_at_construction(side, options, message):

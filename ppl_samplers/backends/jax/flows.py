@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -79,6 +80,7 @@ class SplineCoupling:
 
     trainable = True
 
+    @partial(jax.jit, static_argnames=("self", "dim", "dtype"))
     def init(self, key: Array, dim: int, dtype: Any = None) -> Params:
         """Parameters of the identity, with random hidden layers, for ``dim`` dimensions."""
         dtype = jnp.result_type(float) if dtype is None else dtype

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ppl_samplers.backends.numpyro.bulk import clean_value_and_grad, clean_values, raw_values
-from ppl_samplers.backends.numpyro.density import LogDensity, one_key
+from ppl_samplers.backends.numpyro.compiled import one_key
+from ppl_samplers.backends.numpyro.density import LogDensity
 from ppl_samplers.backends.numpyro.discovery import Site
 from ppl_samplers.backends.numpyro.programs import Arguments
 from ppl_samplers.backends.numpyro.traceable import CONCRETE

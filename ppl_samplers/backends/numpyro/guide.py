@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,9 +17,11 @@ from numpyro.distributions import biject_to
 from numpyro.infer.autoguide import AutoContinuous
 from numpyro.infer.initialization import init_to_uniform
 
+from ppl_samplers.backends.jax.flowjax import FlowJax
 from ppl_samplers.backends.jax.flows import Affine, SplineCoupling
 from ppl_samplers.backends.numpyro.discovery import Site
 from ppl_samplers.backends.numpyro.flow_transform import FlowPosterior, FlowTransform
+from ppl_samplers.backends.settings import check_flow
 
 Array = jax.Array
 
@@ -83,8 +84,7 @@ class AutoFlow(AutoContinuous):
     ) -> None:
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
         self.flow = flow if flow is not None else SplineCoupling()
-        if not isinstance(self.flow, SplineCoupling | Affine):
-            raise ValueError(f"flow={flow!r}: write flow=SplineCoupling() or flow=Affine()")
+        check_flow("AutoFlow", self.flow, (SplineCoupling, Affine, FlowJax))
         self.init_scale, self.draws = init_scale, draws
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,8 +115,8 @@ class AutoFlow(AutoContinuous):
             loc = np.zeros(dim) if isinstance(start, jax.core.Tracer) else np.asarray(start)
             scale_tril = np.eye(dim) * (1.0 if self.init_scale is None else float(self.init_scale))
         dtype = jnp.result_type(float)
-        initial = _init_flow(self.flow, dim, dtype, random.key(0))
-        rest = {k: np.asarray(v) for k, v in initial.items() if k != "network"}
+        initial = self.flow.init(random.key(0), dim, dtype)
+        rest = {k: jax.tree.map(np.asarray, v) for k, v in initial.items() if k != "network"}
         return {**rest, "loc": np.asarray(loc, dtype), "scale_tril": np.asarray(scale_tril, dtype)}
 
     def _prior_draws(self, args: tuple, kwargs: Mapping[str, Any]) -> np.ndarray | None:
@@ -175,7 +175,7 @@ class AutoFlow(AutoContinuous):
     def _initial_params(self, key: Array) -> dict[str, Any]:
         dim, dtype = self.latent_dim, jnp.result_type(float)
         zeros = jnp.zeros(dim, dtype)
-        network = _init_flow(self.flow, dim, dtype, key).get("network", {})
+        network = self.flow.init(key, dim, dtype).get("network", {})
         return {"network": network, "shift": zeros, "log_diagonal": zeros, "lower": jnp.zeros((dim, dim), dtype)}
 
     def _get_posterior(self) -> FlowPosterior:
@@ -209,11 +209,6 @@ class AutoFlow(AutoContinuous):
         x = self.get_posterior(params).sample(random.key(0), (_NUM_QUANTILE_DRAWS,))
         levels = jnp.atleast_1d(jnp.asarray(quantiles))
         return {name: jnp.quantile(value, levels, axis=0) for name, value in constrain_points(self, x).items()}
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _init_flow(flow: SplineCoupling | Affine, dim: int, dtype: Any, key: Array) -> dict[str, Any]:
-    return flow.init(key, dim, dtype)
 
 
 def _own(guide: AutoFlow, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from numpyro.util import identity, is_prng_key
 from ppl_samplers.backends.jax.moves import HMC
 from ppl_samplers.backends.jax.training import when
 from ppl_samplers.backends.numpyro import sampling
-from ppl_samplers.backends.numpyro.density import LogDensity, one_key
+from ppl_samplers.backends.numpyro.compiled import one_key
+from ppl_samplers.backends.numpyro.density import LogDensity
 from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined, without_gradient
 
 Array = jax.Array

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ppl_samplers.backends.conditional import ConditionalDensity
 from ppl_samplers.backends.pyro import checks
 from ppl_samplers.backends.pyro.discovery import discover, preserve_rng
 from ppl_samplers.backends.pyro.evaluate import Evaluator
@@ -320,6 +321,18 @@ class LogDensity:
         with torch.no_grad():
             values = self._map("log_prior", x)
         return torch.where(torch.isfinite(values), values, -torch.inf)
+
+    def condition(self, sites: str | Sequence[str], x: torch.Tensor) -> ConditionalDensity:
+        """The density of the other sites while ``sites`` are held at their values in ``x``.
+
+        Args:
+            sites: Names of the latent sites to hold.
+            x: Points on the flat unconstrained space, ``(D,)`` or one per row, ``(N, D)``.
+
+        Raises:
+            ValueError: A name that is no latent site, or nothing left to move.
+        """
+        return ConditionalDensity(self, sites, x)
 
     def log_likelihood(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """Pointwise log likelihood of each observed site, ``(N, *batch shape of the site)``, masks and scales applied.

@@ -9,24 +9,7 @@ from pyro.distributions import constraints
 from torch import Tensor, nn
 from torch.distributions import Transform
 
-from ppl_samplers.backends.torch.flows import CouplingTransform, Flow
-
-
-def generate(flow: Flow, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Base points ``(N, D)`` to whitened points ``(N, D)`` with ``log |dy/dz|`` ``(N,)``, as in sampling."""
-    log_det = torch.zeros_like(z[:, 0])
-    if flow.transform is None:
-        return z, log_det
-    for layer in reversed(flow.transform.transforms):
-        step = layer()
-        if isinstance(step, CouplingTransform):
-            kept, moved = step.split(z)
-            moved, part = step.meta(kept).base.inverse_and_ladj(moved)
-            z = step.merge(kept, moved, z.shape)
-        else:
-            z, part = step.base.inverse_and_ladj(z)
-        log_det = log_det + part.sum(-1)
-    return z, log_det
+from ppl_samplers.backends.torch.flows import Flow
 
 
 class GuideFlow(nn.Module):
@@ -58,7 +41,7 @@ class GuideFlow(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Base points ``(N, D)`` to points of the flat space ``(N, D)``, with ``log |dx/dz|`` ``(N,)``."""
-        y, log_det = generate(self.flow, z)
+        y, log_det = self.flow.generate(z)
         return self.flow.unwhiten(self.shift + y @ self.scale_tril().mT), log_det + self.log_volume()
 
     def invert(self, x: Tensor) -> tuple[Tensor, Tensor]:

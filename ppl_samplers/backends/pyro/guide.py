@@ -19,7 +19,9 @@ from torch.distributions import Distribution, biject_to
 
 from ppl_samplers.backends.pyro.flow_transform import FlowTransform, GuideFlow
 from ppl_samplers.backends.pyro.single import Layout, ModelMode, SinglePoint, Site, base_of
+from ppl_samplers.backends.settings import check_flow
 from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
+from ppl_samplers.backends.torch.zuko import Zuko
 
 _NUM_PRIOR_DRAWS = 512
 _NUM_QUANTILE_DRAWS = 2000
@@ -77,8 +79,7 @@ class AutoFlow(AutoContinuous):
         super().__init__(model, init_loc_fn=init_loc_fn)
         self._plain_model = (model,)
         self.settings = flow if flow is not None else SplineCoupling()
-        if not isinstance(self.settings, SplineCoupling | Affine):
-            raise ValueError(f"flow={flow!r}: write flow=SplineCoupling() or flow=Affine()")
+        check_flow("AutoFlow", self.settings, (SplineCoupling, Affine, Zuko))
         self.init_scale, self.prefix = init_scale, prefix
         self._draws = (draws,)
         self._pyro_name = prefix

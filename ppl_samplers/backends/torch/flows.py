@@ -105,7 +105,7 @@ class Flow(nn.Module):
     ``loc`` and ``L`` (lower triangular) are buffers: set from draws, not trained by gradients.
 
     Args:
-        settings: :class:`SplineCoupling` or :class:`Affine`.
+        settings: :class:`SplineCoupling`, :class:`Affine`, or whatever else has ``build(dim)``.
         dim: Number of dimensions, ``D``.
         dtype: Of parameters and points; torch's default if ``None``.
         device: Of parameters and points.
@@ -153,12 +153,14 @@ class Flow(nn.Module):
         z, log_det = self.transform().call_and_ladj(y)
         return log_det - 0.5 * (z * z).sum(-1) - 0.5 * self.dim * _LOG_2PI
 
-    def sample_whitened(self, n: int) -> tuple[Tensor, Tensor]:
-        """``n`` whitened draws ``(n, D)`` and their log densities ``(n,)``, differentiable in the parameters."""
-        z = torch.randn(n, self.dim, dtype=self.loc.dtype, device=self.loc.device)
-        log_q = -0.5 * (z * z).sum(-1) - 0.5 * self.dim * _LOG_2PI
+    def generate(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Base points ``(N, D)`` to whitened points ``(N, D)`` with ``log |det dy/dz|`` ``(N,)``."""
         if self.transform is None:
-            return z, log_q
+            return z, torch.zeros_like(z[:, 0])
+        if not isinstance(self.settings, SplineCoupling):
+            return self.transform().inv.call_and_ladj(z)
+        total = torch.zeros_like(z[:, 0])
+        # Layer by layer: zuko's inverse of a coupling works out its conditioner twice.
         for layer in reversed(self.transform.transforms):
             step = layer()
             if isinstance(step, CouplingTransform):
@@ -167,8 +169,15 @@ class Flow(nn.Module):
                 z = step.merge(kept, moved, z.shape)
             else:
                 z, log_det = step.base.inverse_and_ladj(z)
-            log_q = log_q - log_det.sum(-1)
-        return z, log_q
+            total = total + log_det.sum(-1)
+        return z, total
+
+    def sample_whitened(self, n: int) -> tuple[Tensor, Tensor]:
+        """``n`` whitened draws ``(n, D)`` and their log densities ``(n,)``, differentiable in the parameters."""
+        z = torch.randn(n, self.dim, dtype=self.loc.dtype, device=self.loc.device)
+        log_q = -0.5 * (z * z).sum(-1) - 0.5 * self.dim * _LOG_2PI
+        y, log_det = self.generate(z)
+        return y, log_q - log_det
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Log density at points ``(N, D)``, ``(N,)``."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, random
 
+from ppl_samplers.backends.jax.flowjax import FlowJax
 from ppl_samplers.backends.jax.flows import (
     Affine,
     SplineCoupling,
@@ -24,7 +25,7 @@ from ppl_samplers.backends.jax.noise import normal
 from ppl_samplers.backends.jax.pilot import Pilot, run_pilot
 from ppl_samplers.backends.jax.training import AdamState, adam_init, adam_step, cosine, when
 from ppl_samplers.backends.numpyro.kernel import TransportKernel
-from ppl_samplers.backends.settings import check_draws, check_options, check_training
+from ppl_samplers.backends.settings import check_draws, check_flow, check_options, check_training
 from ppl_samplers.core import acceptance, evidence, weights
 from ppl_samplers.core.resampling import systematic
 from ppl_samplers.engines.boltzmann import maths
@@ -98,8 +99,7 @@ class FlowTransport(FlowProposal):
     example: ByExample | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flow, SplineCoupling | Affine):
-            raise ValueError(f"flow={self.flow!r}: write SplineCoupling() or Affine()")
+        check_flow("BoltzmannGenerator", self.flow, (SplineCoupling, Affine, FlowJax))
         counts = {name: getattr(self, name) for name in ("train_steps", "batch_size", "ensemble_refreshes")}
         check_training("BoltzmannGenerator", counts, self.learning_rate, self.clip, self.defensive, self.stop_ess)
         energy, example = parse(self.objective)

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from ppl_samplers.backends.pyro.ensemble import working_dtype
 from ppl_samplers.backends.pyro.kernel import TransportKernel
-from ppl_samplers.backends.settings import check_draws, check_options, check_training
+from ppl_samplers.backends.settings import check_draws, check_flow, check_options, check_training
 from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
 from ppl_samplers.backends.torch.moves import HMC, HMCState, scale_tril_of
 from ppl_samplers.backends.torch.pilot import Pilot
 from ppl_samplers.backends.torch.training import Optimiser
+from ppl_samplers.backends.torch.zuko import Zuko
 from ppl_samplers.core import acceptance, evidence, resampling, weights
 from ppl_samplers.engines.boltzmann import maths, objectives
 from ppl_samplers.engines.proposal_pyro import FlowProposal
@@ -109,8 +110,7 @@ class FlowTransport(FlowProposal):
     stop_ess: float = 0.9
 
     def __post_init__(self) -> None:
-        if not isinstance(self.flow, SplineCoupling | Affine):
-            raise ValueError(f"flow={self.flow!r}: write SplineCoupling() or Affine()")
+        check_flow("BoltzmannGenerator", self.flow, (SplineCoupling, Affine, Zuko))
         objectives.parse(self.objective)
         counts = {name: getattr(self, name) for name in ("train_steps", "batch_size", "ensemble_refreshes")}
         check_training("BoltzmannGenerator", counts, self.learning_rate, self.clip, self.defensive, self.stop_ess)

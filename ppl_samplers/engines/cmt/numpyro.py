@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax, random
 
+from ppl_samplers.backends.jax.flowjax import FlowJax
 from ppl_samplers.backends.jax.flows import (
     SplineCoupling,
     affine,
@@ -22,7 +23,7 @@ from ppl_samplers.backends.jax.flows import (
 from ppl_samplers.backends.jax.noise import normal
 from ppl_samplers.backends.jax.training import AdamState, adam_init, adam_step, cosine, when
 from ppl_samplers.backends.numpyro.kernel import TransportKernel
-from ppl_samplers.backends.settings import check_options
+from ppl_samplers.backends.settings import check_flow, check_options
 from ppl_samplers.core import evidence, weights
 from ppl_samplers.core.resampling import systematic
 from ppl_samplers.engines.cmt import host, maths
@@ -69,7 +70,11 @@ class CMTState(NamedTuple):
 class CMTTransport(FlowProposal, Settings):
     """Constrained mass transport as a transport; see :class:`~ppl_samplers.engines.cmt.settings.Settings`."""
 
-    flow: SplineCoupling = _FLOW
+    flow: Any = _FLOW
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flow("CMT", self.flow, (SplineCoupling, FlowJax))
 
     # --- training ---
 
@@ -272,7 +277,8 @@ class CMT(TransportKernel):
     Args:
         model: NumPyro model.
         log_density: A ``LogDensity`` in place of a model.
-        flow: A :class:`SplineCoupling`; by default six layers, with 16 bins up to 4 dimensions and 8 above.
+        flow: A :class:`SplineCoupling`; by default six layers, with 16 bins up to 4 dimensions and 8 above;
+            or :class:`FlowJax` for a flow of flowjax.
         **options: See :class:`~ppl_samplers.engines.cmt.settings.Settings` and
             :class:`~ppl_samplers.backends.numpyro.kernel.TransportKernel`.
 
@@ -305,7 +311,7 @@ class CMT(TransportKernel):
         model: Callable | None = None,
         *,
         log_density: Any = None,
-        flow: SplineCoupling = _FLOW,
+        flow: Any = _FLOW,
         **options: Any,
     ):
         own, options = Settings.split(options)

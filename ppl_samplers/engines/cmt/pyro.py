@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ppl_samplers.backends.pyro.ensemble import working_dtype
 from ppl_samplers.backends.pyro.kernel import TransportKernel
-from ppl_samplers.backends.settings import check_options
+from ppl_samplers.backends.settings import check_flow, check_options
 from ppl_samplers.backends.torch.flows import Flow, SplineCoupling
 from ppl_samplers.backends.torch.training import Optimiser
+from ppl_samplers.backends.torch.zuko import Zuko
 from ppl_samplers.core import evidence, weights
 from ppl_samplers.core.resampling import systematic
 from ppl_samplers.engines.cmt import host, maths
@@ -71,7 +72,11 @@ class CMTState:
 class CMTTransport(FlowProposal, Settings):
     """Constrained mass transport as a transport; see :class:`~ppl_samplers.engines.cmt.settings.Settings`."""
 
-    flow: SplineCoupling = _FLOW
+    flow: Any = _FLOW
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flow("CMT", self.flow, (SplineCoupling, Zuko))
 
     # -- training -----------------------------------------------------------------------------------------------------
 
@@ -246,7 +251,8 @@ class CMT(TransportKernel):
     Args:
         model: Pyro model, or a :class:`LogDensity`.
         log_density: A :class:`LogDensity`, in place of a model.
-        flow: A :class:`SplineCoupling`; by default six layers, with 16 bins up to 4 dimensions and 8 above.
+        flow: A :class:`SplineCoupling`; by default six layers, with 16 bins up to 4 dimensions and 8 above;
+            or :class:`Zuko` for a flow of zuko.
         **options: See :class:`~ppl_samplers.engines.cmt.settings.Settings` and
             :class:`~ppl_samplers.backends.pyro.kernel.TransportKernel`.
 
@@ -278,7 +284,7 @@ class CMT(TransportKernel):
         model: Callable[..., Any] | None = None,
         *,
         log_density: Any = None,
-        flow: SplineCoupling = _FLOW,
+        flow: Any = _FLOW,
         **options: Any,
     ):
         own, options = Settings.split(options)
