@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections import namedtuple
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -135,6 +136,11 @@ class TransportKernel(MCMCKernel):
         self._batched = num_chains is not None
         self._warn_separate(rng_key)
         key = one_key(rng_key)
+        if isinstance(key, jax.core.Tracer) and getattr(self.transport, "calls_host", False) and _many_cpus():
+            raise ValueError(
+                f"{self.name} computes a part of its training outside of JAX, which cannot run on several CPU devices at "
+                'once: write MCMC(..., chain_method="vectorized")'
+            )
         density = self.density(model_args, kwargs)
         initial = None
         if init_params is not None:
@@ -197,7 +203,10 @@ class TransportKernel(MCMCKernel):
         if self._given is not None:
             self._density = self._given
         else:
-            self._density = LogDensity(self._model, args, kwargs)
+            # chain_method="parallel" calls this while it is traced; what is kept must not belong to that trace.
+            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+            with nullcontext() if traced else jax.ensure_compile_time_eval():
+                self._density = LogDensity(self._model, args, kwargs)
         return self._density
 
     def fit(self, key: Array, *args: Any, **options: Any) -> Any:
@@ -258,3 +267,7 @@ class TransportKernel(MCMCKernel):
     def __getstate__(self) -> dict:
         # Compiled programs do not pickle; they are made again when needed.
         return {**self.__dict__, "_programs": {}, "_sample_fn": None}
+
+
+def _many_cpus() -> bool:
+    return jax.default_backend() == "cpu" and jax.local_device_count() > 1

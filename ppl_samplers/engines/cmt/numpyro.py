@@ -72,6 +72,9 @@ class CMTTransport(FlowProposal, Settings):
 
     flow: Any = _FLOW
 
+    # The dual is solved in float64 by a callback.
+    calls_host = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_flow("CMT", self.flow, (SplineCoupling, FlowJax))
