@@ -138,8 +138,8 @@ class TransportKernel(MCMCKernel):
         key = one_key(rng_key)
         if isinstance(key, jax.core.Tracer) and getattr(self.transport, "calls_host", False) and _many_cpus():
             raise ValueError(
-                f"{self.name} computes a part of its training outside of JAX, which cannot run on several CPU devices at "
-                'once: write MCMC(..., chain_method="vectorized")'
+                f"{self.name} computes a part of its training outside of JAX, which cannot run on several CPU devices "
+                'at once: write MCMC(..., chain_method="vectorized")'
             )
         density = self.density(model_args, kwargs)
         initial = None

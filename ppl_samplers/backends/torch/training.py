@@ -51,6 +51,18 @@ class Optimiser:
         self.adam.zero_grad(set_to_none=True)
         if math.isfinite(value):
             loss.backward()
+        return self._update(value)
+
+    def step_along(self, loss: Tensor, gradients: Iterable[Tensor]) -> float:
+        """:meth:`step` with the gradients of the parameters already at hand."""
+        for parameter, gradient in zip(self.parameters, gradients):
+            parameter.grad = gradient
+        return self._update(float(loss))
+
+    def _update(self, value: float) -> float:
+        if self.adam is None:
+            return value
+        if math.isfinite(value):
             norm = float(nn.utils.clip_grad_norm_(self.parameters, self.clip, foreach=True))
             if math.isfinite(norm):
                 for group in self.adam.param_groups:

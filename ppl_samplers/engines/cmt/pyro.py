@@ -16,6 +16,7 @@ from ppl_samplers.backends.pyro.ensemble import working_dtype
 from ppl_samplers.backends.pyro.kernel import TransportKernel
 from ppl_samplers.backends.settings import check_flow, check_options
 from ppl_samplers.backends.torch.flows import Flow, SplineCoupling
+from ppl_samplers.backends.torch.likelihood import Likelihood
 from ppl_samplers.backends.torch.training import Optimiser
 from ppl_samplers.backends.torch.zuko import Zuko
 from ppl_samplers.core import evidence, weights
@@ -209,8 +210,9 @@ class CMTTransport(FlowProposal, Settings):
         optimiser.learning_rate = self.learning_rate * self.top_rate(state.polished if state.reached else None)
         network = flow.transform
         best, lowest = deepcopy(network.state_dict()), held_out()
+        likelihood = Likelihood(flow, self.grad_steps * state.num_units)
         for k in range(self.grad_steps):
-            value = optimiser.step(-flow.whitened_log_prob(batches[k]).mean())
+            value = optimiser.step_along(*likelihood(batches[k]))
             if (k + 1) * 5 // self.grad_steps > k * 5 // self.grad_steps:
                 now = held_out()
                 if now < lowest:
