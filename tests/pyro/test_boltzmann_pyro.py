@@ -218,7 +218,7 @@ def test_conjugate_regression_with_the_default():
 
 @pytest.mark.parametrize("flow", ["spline", Affine])
 def test_a_flow_that_is_none_is_named(flow):
-    with pytest.raises(ValueError, match=r"write SplineCoupling\(\) or Affine\(\)"):
+    with pytest.raises(ValueError, match=r"write one of SplineCoupling\(\), Affine\(\), Zuko\(make\)"):
         BoltzmannGenerator(regression, flow=flow)
 
 

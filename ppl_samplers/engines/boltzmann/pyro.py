@@ -15,6 +15,7 @@ from ppl_samplers.backends.pyro.ensemble import working_dtype
 from ppl_samplers.backends.pyro.kernel import TransportKernel
 from ppl_samplers.backends.settings import check_draws, check_flow, check_options, check_training
 from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
+from ppl_samplers.backends.torch.likelihood import Likelihood
 from ppl_samplers.backends.torch.moves import HMC, HMCState, scale_tril_of
 from ppl_samplers.backends.torch.pilot import Pilot
 from ppl_samplers.backends.torch.training import Optimiser
@@ -188,19 +189,23 @@ class FlowTransport(FlowProposal):
         flow, losses = state.flow, []
         volume = flow.log_volume()
         whitened = flow.whiten(state.buffer) if by_example > 0 and state.buffer is not None else None
-        for _ in range(steps if by_example > 0 or by_energy > 0 else 0):
-            loss = torch.zeros((), dtype=volume.dtype, device=volume.device)
+        likelihood = Likelihood(flow, self.train_steps)
+        for _ in range(steps if whitened is not None or by_energy > 0 else 0):
+            batch = None
             if whitened is not None:
                 batch = whitened[torch.randint(len(whitened), (self.batch_size,), device=whitened.device)]
+            if batch is not None and by_energy == 0:
+                value, gradients = likelihood(batch)
+                value, gradients = by_example * (value + volume), [by_example * g for g in gradients]
+                losses.append(state.optimiser.step_along(value, gradients))
+                continue
+            y, log_q = flow.sample_whitened(self.batch_size)
+            log_p = density(flow.unwhiten(y))
+            reference = torch.tensor(state.reference, dtype=log_p.dtype, device=log_p.device)
+            loss = by_energy * maths.reverse_kl(log_q - volume, log_p, reference, energy.energy_high, energy.energy_max)
+            state.num_evals += self.batch_size
+            if batch is not None:
                 loss = loss + by_example * maths.forward_kl(flow.whitened_log_prob(batch) - volume)
-            if by_energy > 0:
-                y, log_q = flow.sample_whitened(self.batch_size)
-                log_p = density(flow.unwhiten(y))
-                reference = torch.tensor(state.reference, dtype=log_p.dtype, device=log_p.device)
-                loss = loss + by_energy * maths.reverse_kl(
-                    log_q - volume, log_p, reference, energy.energy_high, energy.energy_max
-                )
-                state.num_evals += self.batch_size
             losses.append(state.optimiser.step(loss))
         finite = [value for value in losses if math.isfinite(value)]
         state.loss = sum(finite) / len(finite) if finite else math.nan
