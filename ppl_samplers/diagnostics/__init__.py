@@ -14,7 +14,7 @@ from ppl_samplers.diagnostics.evidence import (
     evidence_from_record,
 )
 from ppl_samplers.diagnostics.modes import ModeTable, mode_table
-from ppl_samplers.diagnostics.plots import plot_modes, plot_training, plot_weights
+from ppl_samplers.diagnostics.plots import plot_modes, plot_schedule, plot_training, plot_weights
 from ppl_samplers.diagnostics.psis import khat, psis
 from ppl_samplers.diagnostics.record import RunRecord
 from ppl_samplers.diagnostics.report import mcmc_report
@@ -42,6 +42,7 @@ __all__ = [
     "mcmc_report",
     "mode_table",
     "plot_modes",
+    "plot_schedule",
     "plot_training",
     "plot_weights",
     "psis",

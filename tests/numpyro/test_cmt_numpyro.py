@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from ppl_samplers.engines.cmt import buffer_numpyro
 from ppl_samplers.numpyro import CMT, MCMC, BoltzmannGenerator, LogDensity, SplineCoupling, Trained, record
 from ppl_samplers.testing import targets
 
@@ -71,6 +72,31 @@ def test_it_ends_early_and_can_be_polished_further(two):
     assert int(short.states.num_evals[0]) == 2 * 4096
 
 
+def test_the_anchor_draws_what_the_flow_has_lost(two):
+    """A flow on one mode alone: with the anchor's draws in the buffer, weights by the mixture see both."""
+    target, there, kernel, _ = two
+    transport = kernel.transport
+    broad = transport.init(jax.random.key(0), there, 20)
+    lost = broad._replace(loc=jax.numpy.array([4.0]), scale_tril=jax.numpy.array([[1.0]]))
+    draw = jax.jit(lambda state: buffer_numpyro.draw(transport, state, jax.random.key(1), there))
+    x, log_p, log_q, own = (np.asarray(v, float) for v in draw(lost))
+    assert abs(np.logaddexp.reduce(log_p - log_q) - np.log(len(x)) - target.log_z + np.log(2)) < 0.01
+    np.testing.assert_allclose(own, log_p - log_q)
+    x, log_p, log_q, own = (np.asarray(v, float) for v in draw(lost._replace(anchored=jax.numpy.array(True))))
+    log_z, _, share = shares(target, x, log_p - log_q)
+    # The anchor's 512 draws hit the lost mode about 120 times: four standard errors are 0.2 of its share.
+    assert abs(log_z - target.log_z) < 0.2
+    np.testing.assert_allclose(share, target.mode_weights, atol=0.1)
+    assert np.isinf(own).mean() == 1 / 8
+    # Points of both kinds are among those that are held out.
+    assert 0.05 < np.isinf(own[: transport.held]).mean() < 0.25
+    # The mixture's density, by hand.
+    sd = float(broad.scale_tril[0, 0])
+    normal = lambda m, s: -0.5 * ((x[:, 0] - m) / s) ** 2 - np.log(s * np.sqrt(2 * np.pi))  # noqa: E731
+    by_hand = np.logaddexp(np.log(7 / 8) + normal(4.0, 1.0), np.log(1 / 8) + normal(float(broad.loc[0]), sd))
+    np.testing.assert_allclose(log_q, by_hand, atol=1e-4)
+
+
 def test_save_and_load_give_the_same_weights(two, tmp_path):
     _, there, kernel, trained = two
     trained.save(tmp_path / "cmt.npz")
@@ -80,6 +106,22 @@ def test_save_and_load_give_the_same_weights(two, tmp_path):
     other = jax.tree.map(lambda a: a[0], again.states)
     same = kernel.transport.log_weight(state, None, there, x)
     np.testing.assert_array_equal(kernel.transport.log_weight(other, None, there, x), same)
+
+
+def test_a_path_that_was_cut_short_is_walked_to_its_end(two, tmp_path):
+    """As after an interruption: the file has a flow halfway, and the resumed training takes no leap to the target."""
+    target, there, _, _ = two
+    half = fit(CMT(log_density=there, **{**SMALL, "eps_tr": 0.3}), 3)
+    half.save(tmp_path / "half.npz")
+    assert not bool(np.asarray(half.states.reached[0]))
+    half = Trained.load(tmp_path / "half.npz", CMT(log_density=there, **{**SMALL, "eps_tr": 0.3}))
+    assert not bool(np.asarray(half.states.reached[0]))
+    whole = fit(CMT(log_density=there, trained=half, probe=None, local_move=None), 17)
+    assert bool(np.asarray(whole.states.reached[0]))
+    log_z, ess, share = shares(target, *whole.propose(20_000))
+    assert ess > 0.7
+    assert abs(log_z - target.log_z) < 0.02
+    np.testing.assert_allclose(share, target.mode_weights, atol=0.02)
 
 
 def test_a_black_box_without_gradients():
@@ -104,6 +146,22 @@ def test_a_black_box_without_gradients():
     assert any("no gradient" in note for note in record(mcmc).notes)
     trained = fit(CMT(log_density=box, **SMALL))
     log_z, _, share = shares(target, *trained.propose(20_000))
+    assert abs(log_z - target.log_z) < 0.02
+    np.testing.assert_allclose(share, target.mode_weights, atol=0.02)
+
+
+@pytest.mark.parametrize("variant", ["geometric-linear", "tabg"])
+def test_a_fixed_ladder_is_climbed_rung_by_rung(two, variant):
+    target, there, _, _ = two
+    trained = fit(CMT(log_density=there, variant=variant, **SMALL), 8)
+    history = {name: np.asarray(values)[0] for name, values in trained.history.items()}
+    np.testing.assert_array_equal(history["status"][1:6], [4, 4, 4, 4, 0])  # the last two of the eight units polish
+    ladder = np.arange(1, 6) / 5 if variant == "geometric-linear" else 30.0 ** np.arange(-1, 0.1, 0.25)
+    path = [ladder, np.ones(5)] if variant == "geometric-linear" else [np.ones(5), ladder]
+    np.testing.assert_allclose([history["beta"][1:6], history["alpha"][1:6]], path, rtol=1e-5)
+    log_z, ess, share = shares(target, *trained.propose(20_000))
+    # Four standard errors at this ESS are 0.02.
+    assert ess > 0.7
     assert abs(log_z - target.log_z) < 0.02
     np.testing.assert_allclose(share, target.mode_weights, atol=0.02)
 

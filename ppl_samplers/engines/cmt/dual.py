@@ -24,8 +24,8 @@ from scipy.optimize import brentq
 from ppl_samplers.core.logspace import logsumexp
 from ppl_samplers.engines.cmt.maths import exponents, log_weights
 
-STATUSES = ("target", "trust", "entropy", "both")
-TARGET, TRUST, ENTROPY, BOTH = range(4)
+STATUSES = ("target", "trust", "entropy", "both", "ladder")
+TARGET, TRUST, ENTROPY, BOTH, LADDER = range(5)
 # Largest multiplier that a bracket reaches for: beyond, the target has no overlap with the draws.
 _LARGEST = 1e15
 
@@ -36,7 +36,7 @@ class Step(NamedTuple):
     Attributes:
         lam: Multiplier of the trust region.
         eta: Multiplier of the entropy constraint.
-        status: Index into ``STATUSES``: which constraints hold the step back; 0 if none does.
+        status: Index into ``STATUSES``: which constraints hold the step back; 0 if none does, 4 on a fixed ladder.
         kl: ``KL(q' || q)``.
         entropy: ``H(q)`` of the present density.
         next_entropy: ``H(q')`` of the next one; their difference is the nominal decay.
@@ -103,6 +103,7 @@ def solve(
     *,
     log_base: np.ndarray | None = None,
     max_draws: int = 8192,
+    multipliers: tuple[float, float] | None = None,
 ) -> Step:
     """Multipliers of the step, and what they do.
 
@@ -113,6 +114,7 @@ def solve(
         eps_ent: Largest loss of entropy; ``inf`` leaves it out.
         log_base: Log weights under which the points represent ``q`` (a grid, for example); uniform by default.
         max_draws: Draws that the root finding looks at; all of them give the figures.
+        multipliers: ``(lam, eta)`` that are set beforehand instead of found, as those of a fixed ladder are.
 
     Raises:
         ValueError: More than half of the draws have no sound density, none has positive density, or a bound is not
@@ -145,10 +147,13 @@ def solve(
     restricted = -np.log(mass) > 0.5 * eps_tr
     if restricted:
         full = _Draws(full.log_p, full.log_q - np.log(mass), full.log_base - np.log(mass))
-    found = full if len(full.log_p) <= max_draws else _subset(full, max_draws)
-    entropy = _entropy(found)
-    lam, eta = _multipliers(found, entropy, eps_tr, eps_ent)
-    status = (TRUST if lam > 0 else TARGET) if eta == 0 else (BOTH if lam > 0 else ENTROPY)
+    if multipliers is None:
+        found = full if len(full.log_p) <= max_draws else _subset(full, max_draws)
+        lam, eta = _multipliers(found, _entropy(found), eps_tr, eps_ent)
+        status = (TRUST if lam > 0 else TARGET) if eta == 0 else (BOTH if lam > 0 else ENTROPY)
+    else:
+        lam, eta = multipliers
+        status = LADDER if lam > 0 or eta > 0 else TARGET
     kl, next_entropy = full.at(lam, eta)
     b, c = exponents(lam, eta)
     step, target = log_weights(log_p, log_q, b, c), log_weights(log_p, log_q, 1.0, 1.0)

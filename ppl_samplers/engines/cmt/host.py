@@ -6,7 +6,7 @@ import numpy as np
 
 from ppl_samplers.engines.cmt import maths
 from ppl_samplers.engines.cmt.dual import TARGET, Step, solve, solve_guarded
-from ppl_samplers.engines.cmt.settings import Settings
+from ppl_samplers.engines.cmt.settings import LADDERS, Settings
 
 # Figures of a unit in the order in which they travel.
 FIELDS = (*Step._fields, "eps_ent", "b", "c")
@@ -36,6 +36,9 @@ def unit_step(
         Values of ``FIELDS``, float64.
     """
     free = solve(log_p, log_q, np.inf, np.inf)
+    if settings.variant in LADDERS:
+        step = free if polishing else _climb(log_p, log_q, settings, unit, num_units)
+        return np.array([*step, np.inf, *step.exponents], np.float64)
     bound = np.inf
     if settings.variant in ("both", "entropy"):
         bound = settings.eps_ent
@@ -48,3 +51,14 @@ def unit_step(
         # The path is left for good: the step is the target itself, its status says what a constraint would have done.
         step = free._replace(status=step.status, eps_tr=step.eps_tr)
     return np.array([*step, float(bound), *step.exponents], np.float64)
+
+
+def _climb(log_p: np.ndarray, log_q: np.ndarray, settings: Settings, unit: int, num_units: int) -> Step:
+    """The step to the rung of this unit, whatever it costs; unit 0 fitted the flow to the prior draws."""
+    rungs = settings.rungs(num_units)
+    k = min(unit, len(rungs)) - 1
+    if settings.variant == "tabg":
+        multipliers = maths.tempered_multipliers(rungs[k])
+    else:
+        multipliers = maths.ladder_multipliers(rungs[k - 1] if k else 0.0, rungs[k])
+    return solve(log_p, log_q, np.inf, np.inf, multipliers=multipliers)

@@ -22,6 +22,8 @@ from array_api_compat import array_namespace
 from ppl_samplers.core.weights import sanitize
 
 Array = Any
+# Relative effective size of the target's weights from which on the target counts as in sight.
+IN_SIGHT = 0.01
 
 
 def exponents(lam: Any, eta: Any) -> tuple[Any, Any]:
@@ -57,6 +59,28 @@ def tempered_log_weights(log_p: Array, log_q: Array, temperature: Any) -> Array:
         Henrik Schopmans, Pascal Friederich, Temperature-annealed Boltzmann generators, 2025.
     """
     return sanitize(log_p / temperature - log_q)
+
+
+def ladder_multipliers(before: float, beta: float) -> tuple[float, float]:
+    """``(lam, eta)`` of the step between two rungs of the geometric ladder ``q0^(1 - beta) p^beta``.
+
+    From ``q ~ q0^(1 - before) p^before``: ``q^(1 - b) p^b`` with ``b = (beta - before) / (1 - before)`` is the next
+    rung, so that a ladder needs no copy of ``q0``; with a fitted ``q`` it is followed as the other paths are.
+
+    Args:
+        before: Present inverse temperature, 0 at the start.
+        beta: Next one, larger; 1 is the target.
+    """
+    return (1 - beta) / (beta - before), 0.0
+
+
+def tempered_multipliers(temperature: float) -> tuple[float, float]:
+    """``(lam, eta)`` of the step to ``p^(1 / T)`` from anywhere: a step without trust region forgets where it began.
+
+    References:
+        Henrik Schopmans, Pascal Friederich, Temperature-annealed Boltzmann generators, 2025.
+    """
+    return 0.0, temperature - 1
 
 
 def path_step(u: Any, v: Any, b: Any, c: Any) -> tuple[Any, Any]:
