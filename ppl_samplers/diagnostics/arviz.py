@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ppl_samplers.diagnostics.evidence import Evidence, evidence_from_record
+from ppl_samplers.diagnostics.arviz_datasets import by_chain, dataset, plain, run_attrs
 from ppl_samplers.diagnostics.psis import arviz, arviz_major, psis
 from ppl_samplers.diagnostics.record import Arrays, RunRecord
 
@@ -53,115 +53,34 @@ def to_arviz(
 
     chains, draws = record.unconstrained.shape[:2]
     lead = ("chain", "draw")
-    groups: dict[str, xr.Dataset] = {"posterior": _dataset(record.posterior, lead, record.dims)}
-    groups["sample_stats"] = _dataset(record.sample_stats, lead)
+    groups: dict[str, xr.Dataset] = {"posterior": dataset(record.posterior, lead, record.dims)}
+    groups["sample_stats"] = dataset(record.sample_stats, lead)
     if log_likelihood and record.log_likelihood is not None:
-        groups["log_likelihood"] = _dataset(record.log_likelihood(), lead, record.dims)
+        groups["log_likelihood"] = dataset(record.log_likelihood(), lead, record.dims)
     if posterior_predictive is not None:
-        shaped = {name: _by_chain(name, value, chains, draws) for name, value in posterior_predictive.items()}
-        groups["posterior_predictive"] = _dataset(shaped, lead, record.dims)
+        shaped = {name: by_chain(name, value, chains, draws) for name, value in posterior_predictive.items()}
+        groups["posterior_predictive"] = dataset(shaped, lead, record.dims)
     if prior is not None:
         rows = {name: np.asarray(value)[None] for name, value in prior.items()}
         latent = {name: value for name, value in rows.items() if name not in record.observed}
         predictive = {name: value for name, value in rows.items() if name in record.observed}
-        groups["prior"] = _dataset(latent, lead, record.dims)
+        groups["prior"] = dataset(latent, lead, record.dims)
         if predictive:
-            groups["prior_predictive"] = _dataset(predictive, lead, record.dims)
+            groups["prior_predictive"] = dataset(predictive, lead, record.dims)
     if record.observed:
-        groups["observed_data"] = _dataset(record.observed, (), record.dims)
+        groups["observed_data"] = dataset(record.observed, (), record.dims)
     if record.training:
-        groups["sampler_training"] = _dataset(record.training, ("engine", "step"))
+        groups["sampler_training"] = dataset(record.training, ("engine", "step"))
     fresh = np.atleast_2d(np.asarray(record.fresh_log_weights, dtype=np.float64))
     if fresh.size:
         smoothed = np.full_like(fresh, np.nan)
         for r, row in enumerate(fresh):
             kept = ~np.isnan(row)
             smoothed[r, kept] = psis(row[kept])[0]
-        groups["proposal"] = _dataset({"log_weight": fresh, "log_weight_psis": smoothed}, lead)
-    groups["posterior"].attrs.update(_plain({"inference_library": "ppl_samplers", "backend": record.backend}))
-    groups["sample_stats"].attrs.update(_plain(_run_attrs(record)))
+        groups["proposal"] = dataset({"log_weight": fresh, "log_weight_psis": smoothed}, lead)
+    groups["posterior"].attrs.update(plain({"inference_library": "ppl_samplers", "backend": record.backend}))
+    groups["sample_stats"].attrs.update(plain(run_attrs(record)))
     return _container(groups)
-
-
-def _run_attrs(record: RunRecord) -> dict[str, Any]:
-    attrs: dict[str, Any] = {
-        "engine": record.engine,
-        "num_engines": record.num_engines,
-        "evidence_kind": record.evidence_kind,
-        **record.counts,
-    }
-    if record.evidence_reason:
-        attrs["evidence_reason"] = record.evidence_reason
-    if record.notes:
-        attrs["notes"] = "\n".join(record.notes)
-    if record.evidence_sums[:, 2].sum() > 0:
-        attrs.update(evidence_attrs(evidence_from_record(record, force=True)))
-    return attrs
-
-
-def evidence_attrs(evidence: Evidence) -> dict[str, Any]:
-    """The evidence as plain attributes; without the number itself where it is undefined."""
-    attrs = {
-        "pareto_k": evidence.pareto_k,
-        "weight_ess": evidence.ess,
-        "num_proposals": evidence.num_proposals,
-        "evidence_verdict": evidence.verdict,
-        "evidence_reliable": evidence.reliable,
-    }
-    if evidence.kind != "undefined":
-        attrs |= {
-            "log_evidence": evidence.log_z,
-            "log_evidence_se": evidence.standard_error,
-            "evidence_message": evidence.message,
-        }
-    return attrs
-
-
-def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes that a netCDF file can hold: float, int, str. No ``None``, no bool, nothing nested."""
-    out: dict[str, Any] = {}
-    for name, value in attrs.items():
-        if value is None:
-            continue
-        if isinstance(value, (bool, np.bool_, int, np.integer)):
-            out[name] = int(value)
-        elif isinstance(value, (float, np.floating)) or getattr(value, "shape", None) == ():
-            out[name] = float(value)
-        else:
-            out[name] = value if isinstance(value, str) else str(value)
-    return out
-
-
-def _by_chain(name: str, value: Any, chains: int, draws: int) -> np.ndarray:
-    array = np.asarray(value)
-    if array.shape[:2] == (chains, draws):
-        return array
-    if array.shape[:1] == (chains * draws,):
-        return array.reshape(chains, draws, *array.shape[1:])
-    raise ValueError(
-        f"posterior_predictive['{name}'] has shape {array.shape}: it must begin with ({chains}, {draws}) or "
-        f"({chains * draws},), one predictive draw per posterior draw."
-    )
-
-
-def _dataset(arrays: Arrays, lead: tuple[str, ...], dims: Mapping[str, list[str]] | None = None) -> Any:
-    """A Dataset with integer coordinates; event dimensions by the model's names where they fit, else ``site_dim_i``."""
-    import xarray as xr
-
-    lengths: dict[str, int] = {}
-    variables = {}
-    for site, value in arrays.items():
-        array = np.asarray(value)
-        name = site.replace("/", ".")
-        event = array.shape[len(lead) :]
-        named = [d for d in (dims or {}).get(site, []) if d is not None]
-        fits = len(named) == len(event) and len(set(named)) == len(named)
-        if not fits or any(lengths.get(d, n) != n or d in lead for d, n in zip(named, event)):
-            named = [f"{name}_dim_{i}" for i in range(len(event))]
-        all_dims = (*lead, *named)
-        lengths.update(zip(all_dims, array.shape))
-        variables[name] = (all_dims, array)
-    return xr.Dataset(variables, coords={d: np.arange(n) for d, n in lengths.items()})
 
 
 def _container(groups: Mapping[str, Any]) -> Any:
@@ -196,7 +115,7 @@ def group(data: Any, name: str) -> Any:
 
 def set_attrs(data: Any, name: str, attrs: Mapping[str, Any]) -> None:
     """Add attributes to a group, made safe for netCDF (numbers and strings; ``None`` is left out)."""
-    data[name].attrs.update(_plain(attrs))
+    data[name].attrs.update(plain(attrs))
 
 
 def set_group(data: Any, name: str, dataset: Any) -> None:

@@ -6,101 +6,16 @@ The densities take the namespace of their argument (NumPy, torch or JAX); exact 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import exp, lgamma, log, pi
+from math import exp, lgamma, log
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
-from array_api_compat import device as device_of
 
-from ppl_samplers.core.logspace import logsumexp, softplus
+from ppl_samplers.core.logspace import softplus
+from ppl_samplers.testing.target import LOG_2PI, Target, gaussian_mixture, like, one_mode
 
 Array = Any
-LOG_2PI = log(2 * pi)
-
-
-@dataclass(frozen=True)
-class Target:
-    """A density with known answers.
-
-    Attributes:
-        name: Short name.
-        dim: Dimensions ``D``.
-        log_z: Exact log normalising constant.
-        log_density: Unnormalised log density, ``(N, D) -> (N,)``, in the namespace and dtype of its argument.
-        sample: ``(numpy Generator, n) -> (n, D)``, exact independent draws, float64.
-        mode_labels: ``(N, D) -> (N,)`` integers, which mode a point (NumPy) belongs to; all 0 with one mode.
-        mode_weights: Exact share of each label, ``(K,)``; ``None`` where there are too many to list.
-        mean: Exact mean, ``(D,)``, or ``None``.
-        sd: Exact standard deviations, ``(D,)``, or ``None``.
-
-    Example:
-        >>> target = two_gaussians()
-        >>> draws = target.sample(np.random.default_rng(0), 1000)
-        >>> draws.shape, round(float(target.mode_weights[0]), 2)
-        ((1000, 1), 0.5)
-    """
-
-    name: str
-    dim: int
-    log_z: float
-    log_density: Callable[[Array], Array]
-    sample: Callable[[np.random.Generator, int], np.ndarray]
-    mode_labels: Callable[[np.ndarray], np.ndarray]
-    mode_weights: np.ndarray | None
-    mean: np.ndarray | None = None
-    sd: np.ndarray | None = None
-
-
-def _one_mode(x: np.ndarray) -> np.ndarray:
-    return np.zeros(len(x), dtype=int)
-
-
-def _like(value: Any, x: Array) -> Array:
-    """A constant as an array of the namespace, dtype and device of ``x``."""
-    xp = array_namespace(x)
-    return xp.asarray(np.asarray(value, dtype=np.float64), dtype=x.dtype, device=device_of(x))
-
-
-def gaussian_mixture(
-    means: np.ndarray, scales: np.ndarray, weights: np.ndarray, *, log_z: float = 0.0, name: str = "mixture"
-) -> Target:
-    """Mixture of round Gaussians.
-
-    Args:
-        means: ``(K, D)``.
-        scales: Standard deviation of each component, ``(K,)``.
-        weights: Share of each component, ``(K,)``, summing to one.
-        log_z: Constant added to the log density.
-        name: Name of the target.
-    """
-    means, scales, weights = (np.asarray(a, dtype=np.float64) for a in (means, scales, weights))
-    count, dim = means.shape
-    offsets = np.log(weights) - dim * np.log(scales) - 0.5 * dim * LOG_2PI + log_z
-
-    def components(x: Array) -> Array:
-        xp = array_namespace(x)
-        z = (x[:, None, :] - _like(means, x)) / _like(scales, x)[:, None]
-        return _like(offsets, x) - 0.5 * xp.sum(z * z, axis=-1)
-
-    def sample(rng: np.random.Generator, n: int) -> np.ndarray:
-        k = rng.choice(count, size=n, p=weights)
-        return means[k] + scales[k, None] * rng.standard_normal((n, dim))
-
-    mean = weights @ means
-    variance = weights @ (scales[:, None] ** 2 + means**2) - mean**2
-    return Target(
-        name,
-        dim,
-        float(log_z),
-        log_density=lambda x: logsumexp(components(x), axis=1),
-        sample=sample,
-        mode_labels=lambda x: np.argmax(components(np.asarray(x, dtype=np.float64)), axis=1),
-        mode_weights=weights,
-        mean=mean,
-        sd=np.sqrt(variance),
-    )
 
 
 def two_gaussians(dim: int = 1, separation: float = 4.0) -> Target:
@@ -211,7 +126,7 @@ def funnel(dim: int = 10) -> Target:
 
     sd = np.full(dim, exp(2.25))
     sd[0] = 3.0
-    return Target(f"funnel_{dim}", dim, 0.0, log_density, sample, _one_mode, np.ones(1), np.zeros(dim), sd)
+    return Target(f"funnel_{dim}", dim, 0.0, log_density, sample, one_mode, np.ones(1), np.zeros(dim), sd)
 
 
 def regression_data() -> tuple[np.ndarray, np.ndarray]:
@@ -239,7 +154,7 @@ def conjugate_regression() -> Target:
 
     def log_density(beta: Array) -> Array:
         xp = array_namespace(beta)
-        residual = (_like(response, beta) - beta @ _like(design.T, beta)) / noise
+        residual = (like(response, beta) - beta @ like(design.T, beta)) / noise
         return constant - 0.5 * xp.sum(beta * beta, axis=-1) - 0.5 * xp.sum(residual * residual, axis=-1)
 
     return Target(
@@ -248,7 +163,7 @@ def conjugate_regression() -> Target:
         float(log_z),
         log_density=log_density,
         sample=lambda rng, n: mean + rng.standard_normal((n, dim)) @ factor.T,
-        mode_labels=_one_mode,
+        mode_labels=one_mode,
         mode_weights=np.ones(1),
         mean=mean,
         sd=np.sqrt(np.diag(covariance)),
@@ -280,7 +195,7 @@ def beta_binomial(successes: int = 7, trials: int = 10, alpha: float = 2.0, beta
 
     mean = np.array([digamma(a) - digamma(b)], dtype=float)
     sd = np.sqrt(np.array([polygamma(1, a) + polygamma(1, b)], dtype=float))
-    return Target("beta_binomial", 1, log_z, log_density, sample, _one_mode, np.ones(1), mean, sd)
+    return Target("beta_binomial", 1, log_z, log_density, sample, one_mode, np.ones(1), mean, sd)
 
 
 TARGETS: dict[str, Callable[[], Target]] = {

@@ -8,7 +8,7 @@ import torch
 
 from ppl_samplers.backends.pyro import graphs
 from ppl_samplers.backends.pyro.evaluate import Evaluator, reason_of
-from ppl_samplers.backends.pyro.single import Site
+from ppl_samplers.backends.pyro.sites import Site
 
 
 def check_points(dim: int, count: int = 3) -> torch.Tensor:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,16 +12,15 @@ from ppl_samplers.backends.conditional import ConditionalDensity
 from ppl_samplers.backends.pyro import checks
 from ppl_samplers.backends.pyro.discovery import discover, preserve_rng
 from ppl_samplers.backends.pyro.evaluate import Evaluator
-from ppl_samplers.backends.pyro.single import DrawMode, Layout, PlainSession, SinglePoint, Site
+from ppl_samplers.backends.pyro.flat_space import FlatSpace
+from ppl_samplers.backends.pyro.sessions import PlainSession
+from ppl_samplers.backends.pyro.single import SinglePoint
+from ppl_samplers.backends.pyro.sites import Layout, Site
+from ppl_samplers.backends.pyro.values import Differentiable, clean
 from ppl_samplers.backends.settings import NO_GRADIENT, black_box
 
-_ONLY_ONCE = (
-    "The log density is differentiable once only: its gradient is computed together with its value and stored. Do not "
-    "use create_graph=True through LogDensity; write the second derivative with torch.func on your own density."
-)
 
-
-class LogDensity:
+class LogDensity(FlatSpace):
     """Log joint of a Pyro model, Jacobians included, as a function of a flat vector: ``(N, D) -> (N,)``.
 
     The model may be any Pyro model with a fixed set of sites. Finite discrete sites are summed out; supports may depend
@@ -177,89 +174,19 @@ class LogDensity:
         """Log density of points ``(N, D) -> (N,)``; differentiable once. NaN and ``+inf`` become ``-inf``."""
         self._check(x)
         if torch.is_grad_enabled() and x.requires_grad:
-            return _Differentiable.apply(x, self)
-        return self._clean(*self._evaluator(x, grad=False))[0]
+            return Differentiable.apply(x, self)
+        return clean(self, *self._evaluator(x, grad=False))[0]
 
     def value_and_grad(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log density ``(N,)`` and its gradient ``(N, D)``, both detached; zero gradient where there is no density."""
         self._check(x)
-        return self._clean(*self._evaluator(x, grad=True))
+        return clean(self, *self._evaluator(x, grad=True))
 
     def _check(self, x: torch.Tensor) -> None:
         if x.dim() != 2 or x.shape[1] != self.dim:
             raise ValueError(f"Points of shape (N, {self.dim}) are needed, got {tuple(x.shape)}.")
         if not x.is_floating_point():
             raise ValueError(f"Points must be floating, got {x.dtype}: call x.to(torch.get_default_dtype()).")
-
-    def _clean(self, values: torch.Tensor, grads: Any) -> tuple[torch.Tensor, Any]:
-        self.num_evals += len(values)
-        if grads is not None:
-            self.num_grad_evals += len(values)
-        # A finite sum has finite terms: two sums where otherwise ten passes would follow.
-        if math.isfinite(float(values.sum()) + (0.0 if grads is None else float(grads.sum()))):
-            return values, grads
-        finite = torch.isfinite(values)
-        invalid = int((~finite).sum())
-        self.num_invalid += invalid
-        values = torch.where(finite, values, -torch.inf)
-        if grads is not None:
-            # A value may be finite where its derivative is not (0 * inf in a chain rule): such a row gets no push.
-            usable = finite & torch.isfinite(grads).all(-1)
-            grads = torch.where(usable[:, None], grads, 0.0)
-        if invalid > 0.1 * len(values) and len(values) >= 20 and self.warn_invalid:
-            self.warn_invalid = False
-            warnings.warn(
-                f"The density is not finite at {invalid} of {len(values)} points; they count as log density -inf.",
-                UserWarning,
-                stacklevel=4,
-            )
-        return values, grads
-
-    # -- the space ----------------------------------------------------------------------------------------------------
-    def ravel(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Unconstrained values by site, any leading shape, to ``(..., D)``."""
-        parts = []
-        for site in self.space:
-            value = torch.as_tensor(self._need(values, site))
-            lead = value.shape[: value.dim() - len(site.unconstrained_shape)]
-            parts.append(value.reshape((*lead, site.slice.stop - site.slice.start)))
-        return torch.cat(parts, -1)
-
-    def unravel(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """``(..., D)`` to unconstrained values by site."""
-        return {s.name: x[..., s.slice].reshape(x.shape[:-1] + torch.Size(s.unconstrained_shape)) for s in self.space}
-
-    def constrain(self, x: torch.Tensor, deterministic: bool = True) -> dict[str, torch.Tensor]:
-        """``(..., D)`` to the sites' values in the model, with the deterministic sites if asked for."""
-        with torch.no_grad():
-            if self.single is None:
-                return self.unravel(x)
-            deterministic = deterministic and bool(self.layout.deterministic)
-            if not deterministic and not self.layout.dynamic:
-                return {name: self.layout.transforms[name](u).to(x.dtype) for name, u in self.unravel(x).items()}
-            flat = x.reshape(-1, self.dim)
-            values = self._map("constrained", flat)
-            names = [s.name for s in self.space] + list(self.layout.deterministic if deterministic else ())
-            return {name: values[name].reshape(x.shape[:-1] + values[name].shape[1:]) for name in names}
-
-    def unconstrain(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Sites' values in the model, any leading shape, to ``(..., D)``."""
-        with torch.no_grad():
-            values = {s.name: torch.as_tensor(self._need(values, s)) for s in self.space}
-            if self.single is None:
-                return self.ravel(values)
-            if not self.layout.dynamic:
-                return self.ravel({name: self.layout.transforms[name].inv(v) for name, v in values.items()})
-            first = self.space[0]
-            lead = values[first.name].shape[: values[first.name].dim() - len(first.constrained_shape)]
-            flat = {s.name: values[s.name].reshape((-1, *s.constrained_shape)) for s in self.space}
-            return self._map("unconstrained", flat).reshape((*lead, self.dim))
-
-    @staticmethod
-    def _need(values: Mapping[str, torch.Tensor], site: Site) -> torch.Tensor:
-        if site.name not in values:
-            raise ValueError(f"No value for site '{site.name}'; the dict has {sorted(values)}.")
-        return values[site.name]
 
     # -- prior and likelihood -----------------------------------------------------------------------------------------
     def sample_prior(self, n: int) -> torch.Tensor:
@@ -345,81 +272,6 @@ class LogDensity:
         with torch.no_grad():
             return self._map("log_likelihood", x)
 
-    def _map(self, method: str, rows: Any, randomness: str = "error") -> Any:
-        """A method of the single point on every row of a tensor or of a dict of tensors, by vmap or in a loop."""
-        function = getattr(self.single, method)
-        if method == "draw":
-            function = lambda _: self.single.draw()  # noqa: E731
-        leaves = list(rows.values()) if isinstance(rows, dict) else [rows]
-        dtype, count = leaves[0].dtype, len(leaves[0])
-        size = self._evaluator.batch_size or max(count, 1)
-        parts = []
-        with self.single.session(dtype) as computing:
-            cast = [leaf.to(computing) if leaf.is_floating_point() else leaf for leaf in leaves]
-            for start in range(0, max(count, 1), size):
-                block = [leaf[start : start + size] for leaf in cast]
-                block = dict(zip(rows, block, strict=True)) if isinstance(rows, dict) else block[0]
-                parts.append(self._map_block(function, method, block, randomness))
-        if isinstance(parts[0], dict):
-            return {key: _back(torch.cat([part[key] for part in parts]), dtype) for key in parts[0]}
-        return _back(torch.cat(parts), dtype)
-
-    def _map_block(self, function: Callable[[Any], Any], method: str, block: Any, randomness: str) -> Any:
-        if self._evaluator.how != "loop" and method not in self._loop_maps:
-            state = torch.get_rng_state()
-            try:
-                with warnings.catch_warnings(), DrawMode() if randomness == "different" else nullcontext():
-                    warnings.filterwarnings("ignore", message="There is a performance drop")
-                    return torch.func.vmap(function, randomness=randomness)(block)
-            except Exception:  # any part of user code that the density itself does not run may refuse vmap
-                self._loop_maps.add(method)
-                torch.set_rng_state(state)  # equal seeds must give equal draws, whichever call found this out
-        rows = zip(*block.values(), strict=True) if isinstance(block, dict) else block
-        if isinstance(block, dict):
-            rows = (dict(zip(block, row, strict=True)) for row in rows)
-        results = [function(row) for row in rows]
-        if not results:
-            return torch.zeros(0, self.dim)
-        if isinstance(results[0], dict):
-            return {key: torch.stack([r[key] for r in results]) for key in results[0]}
-        return torch.stack(results)
-
-
-def _back(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return value.to(dtype) if value.is_floating_point() else value
-
-
-class _Differentiable(torch.autograd.Function):
-    """Value and gradient in one pass; backward only multiplies."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, density: LogDensity) -> torch.Tensor:
-        values, grads = density.value_and_grad(x)
-        ctx.save_for_backward(grads, x)
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[torch.Tensor, None]:
-        grads, x = ctx.saved_tensors
-        return _OnlyOnce.apply(upstream, grads, x), None
-
-
-class _OnlyOnce(torch.autograd.Function):
-    """The product of the first backward, whose own derivative would be silently incomplete."""
-
-    @staticmethod
-    def forward(ctx: Any, upstream: torch.Tensor, grads: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        # x is here only to keep the graph: without it a second derivative through x would silently be left out.
-        # A loss that ignores a point sends zero; a loss that is -inf at one sends NaN, which zero must still win.
-        return torch.where(grads == 0, torch.zeros_like(grads), upstream[:, None] * grads)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: torch.Tensor) -> Any:
-        raise RuntimeError(_ONLY_ONCE)
-
-
-__all__ = ["LogDensity", "Site"]
-
 
 def _callback(fn: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
     """A NumPy function on tensors."""
@@ -428,3 +280,6 @@ def _callback(fn: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
         return torch.as_tensor(fn(x.detach().cpu().double().numpy()), dtype=x.dtype, device=x.device)
 
     return call
+
+
+__all__ = ["LogDensity", "Site"]

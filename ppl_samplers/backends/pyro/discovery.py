@@ -14,18 +14,16 @@ from pyro.poutine.subsample_messenger import _Subsample
 from pyro.util import get_rng_state, set_rng_state
 
 from ppl_samplers.backends.pyro.enumeration import marginal_log_likelihood
-from ppl_samplers.backends.pyro.single import (
+from ppl_samplers.backends.pyro.sessions import is_dtype_error, quiet
+from ppl_samplers.backends.pyro.single import PinDiscrete, SinglePoint
+from ppl_samplers.backends.pyro.sites import (
     Layout,
-    PinDiscrete,
-    SinglePoint,
     Site,
     base_of,
     fill_missing,
     is_continuous_latent,
     is_discrete,
-    is_dtype_error,
     is_enumerable,
-    quiet,
 )
 from ppl_samplers.backends.settings import check_observed_shape
 

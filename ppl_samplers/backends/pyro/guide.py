@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyro
@@ -15,10 +14,13 @@ from pyro import poutine
 from pyro.infer.autoguide import AutoContinuous
 from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
-from torch.distributions import Distribution, biject_to
+from torch.distributions import biject_to
 
 from ppl_samplers.backends.pyro.flow_transform import FlowTransform, GuideFlow
-from ppl_samplers.backends.pyro.single import Layout, ModelMode, SinglePoint, Site, base_of
+from ppl_samplers.backends.pyro.guide_points import constrain_points, flatten_draws, guide_space, moments, robust
+from ppl_samplers.backends.pyro.sessions import model_session
+from ppl_samplers.backends.pyro.single import SinglePoint
+from ppl_samplers.backends.pyro.sites import Layout, Site, base_of
 from ppl_samplers.backends.settings import check_flow
 from ppl_samplers.backends.torch.flows import Affine, Flow, SplineCoupling
 from ppl_samplers.backends.torch.zuko import Zuko
@@ -108,9 +110,9 @@ class AutoFlow(AutoContinuous):
             flow = Flow(self.settings, self.latent_dim, dtype=start.dtype, device=start.device)
             given = self._draws[0]
             if given is not None:
-                flow.standardise(*_moments(self.flatten(given).to(start)))
+                flow.standardise(*moments(self.flatten(given).to(start)))
             elif draws is not None and self.init_scale is None:
-                flow.standardise(*_robust(draws))
+                flow.standardise(*robust(draws))
             else:
                 scale = 1.0 if self.init_scale is None else float(self.init_scale)
                 flow.standardise(start, torch.eye(self.latent_dim).to(start) * scale)
@@ -229,101 +231,3 @@ class AutoFlow(AutoContinuous):
             name: torch.quantile(x, torch.as_tensor(quantiles, dtype=x.dtype, device=x.device), dim=0)
             for name, x in draws.items()
         }
-
-
-@contextmanager
-def model_session() -> Iterator[None]:
-    """Context in which a model may be run under ``vmap``: no validation, batched Cholesky factors."""
-    validate = Distribution._validate_args
-    try:
-        with pyro.validation_enabled(False), ModelMode():
-            yield
-    finally:
-        # Pyro's own switch does not put back a setting of torch that differs from it.
-        Distribution.set_default_validate_args(validate)
-
-
-def guide_space(guide: AutoContinuous) -> tuple[Site, ...]:
-    """Sites of an ``AutoContinuous`` guide that has seen its model, in its own flat order."""
-    sites, start = [], 0
-    for name, node in guide.prototype_trace.iter_stochastic_nodes():
-        shape = tuple(guide._unconstrained_shapes[name])
-        stop = start + torch.Size(shape).numel()
-        sites.append(Site(name, slice(start, stop), shape, tuple(node["value"].shape)))
-        start = stop
-    return tuple(sites)
-
-
-def constrain_points(guide: AutoContinuous, x: Tensor) -> dict[str, Tensor]:
-    """Flat points ``(n, D)`` to the values of the guide's sites, ``(n, *site shape)``."""
-    nodes = guide.prototype_trace.nodes
-    return {
-        site.name: biject_to(nodes[site.name]["fn"].support)(x[:, site.slice].reshape(-1, *site.unconstrained_shape))
-        for site in guide_space(guide)
-    }
-
-
-def flatten_draws(guide: AutoContinuous, draws: Mapping[str, Any] | Tensor) -> Tensor:
-    """Draws as flat points ``(n, D)`` in the guide's own order, in torch's default floating type or their own."""
-    space = guide_space(guide)
-    dim = space[-1].slice.stop
-    if not isinstance(draws, Mapping):
-        x = torch.as_tensor(draws)
-        if x.dim() != 2 or x.shape[1] != dim:
-            raise ValueError(
-                f"draws must be a dict of sites, or an array of shape (n, {dim}) in the guide's flat order "
-                f"{[site.name for site in space]}; got shape {tuple(x.shape)}."
-            )
-        return _finite(x)
-    parts: list[Tensor] = []
-    for site in space:
-        if site.name not in draws:
-            raise ValueError(f"draws has no site '{site.name}'; it has {sorted(draws)}.")
-        value = torch.as_tensor(draws[site.name])
-        lead = value.dim() - len(site.constrained_shape)
-        if lead < 1 or tuple(value.shape[lead:]) != site.constrained_shape:
-            raise ValueError(
-                f"draws of site '{site.name}' have shape {tuple(value.shape)}, not (n, *{site.constrained_shape})."
-            )
-        value = value.reshape(-1, *site.constrained_shape)
-        if parts and len(value) != len(parts[0]):
-            raise ValueError(
-                f"draws of site '{site.name}' are {len(value)}, those of '{space[0].name}' are {len(parts[0])}."
-            )
-        transform = biject_to(guide.prototype_trace.nodes[site.name]["fn"].support)
-        part = transform.inv(value).reshape(len(value), -1).detach()
-        if not torch.isfinite(part).any():
-            raise ValueError(f"draws of site '{site.name}' lie outside its support.")
-        parts.append(part)
-    return _finite(torch.cat(parts, -1))
-
-
-def _finite(x: Tensor) -> Tensor:
-    sound = torch.isfinite(x).all(-1)
-    lost = int((~sound).sum())
-    if lost == len(x):
-        raise ValueError("draws: no draw is finite on the unconstrained space.")
-    if lost:
-        # Weights belong to draws by position, so that none is dropped: a NaN draw has no part in any average.
-        warnings.warn(f"{lost} of {len(x)} draws are not finite on the unconstrained space.", UserWarning, stacklevel=3)
-    return x
-
-
-def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and Cholesky factor of the covariance, a little shrunk; the diagonal alone for few draws."""
-    x = x[torch.isfinite(x).all(-1)]
-    n, dim = x.shape
-    loc = x.mean(0)
-    variance = x.var(0, correction=0).clamp(min=1e-12)
-    if n < 2 * dim + 2:
-        return loc, torch.diag(variance.sqrt())
-    centred = x - loc
-    covariance = 0.99 * (centred.mT @ centred) / n + 0.01 * torch.diag(variance)
-    return loc, torch.linalg.cholesky(covariance)
-
-
-def _robust(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Medians and half-widths of the central 68 %, as a location and a diagonal factor."""
-    levels = torch.tensor([0.16, 0.5, 0.84], dtype=x.dtype, device=x.device)
-    low, middle, high = torch.quantile(x, levels, dim=0)
-    return middle, torch.diag(((high - low) / 2).clamp(1e-3, 1e3))

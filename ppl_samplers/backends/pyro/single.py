@@ -8,153 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-import pyro
-import pyro.distributions as dist
 import torch
 from pyro import poutine
 from pyro.infer import config_enumerate
 from pyro.poutine.messenger import Messenger
-from pyro.poutine.subsample_messenger import _Subsample
-from torch.distributions import Distribution, biject_to, constraints
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ppl_samplers.backends.pyro import enumeration
-
-_CHOLESKY = (torch.linalg.cholesky, torch.cholesky, torch.Tensor.cholesky)
-
-
-class ModelMode(TorchFunctionMode):
-    """Two operations done in a way that batches survive.
-
-    Cholesky factors of matrices that are not positive definite become NaN in place of an exception: one bad point must
-    not lose the whole batch, and NaN turns into a log density of ``-inf``. And ``x[mask] = number``, which ``vmap``
-    refuses and which stands in ``Multinomial.log_prob``, is done by ``masked_fill_``.
-    """
-
-    seen = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.Tensor.__setitem__:
-            target, mask, value = args
-            if _is_mask(mask, target) and isinstance(value, (int, float)):
-                self.seen = True
-                target.masked_fill_(mask, value)
-                return None
-        if func not in _CHOLESKY or kwargs.get("upper") or len(args) != 1:
-            return func(*args, **kwargs)
-        self.seen = True
-        factor, info = torch.linalg.cholesky_ex(args[0])
-        return torch.where((info > 0)[..., None, None], torch.full_like(factor, torch.nan), factor)
-
-
-class DrawMode(TorchFunctionMode):
-    """In-place random numbers as new tensors, so that a fresh buffer gets its own numbers on every row under ``vmap``.
-
-    Samplers write ``buffer.cauchy_()`` and use the result; the buffer itself is dropped.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        options = kwargs or {}
-        if func is torch.Tensor.cauchy_ and len(args) == 1 and not options:
-            return torch.tan(torch.pi * (torch.rand_like(args[0]) - 0.5))
-        if func is torch.Tensor.exponential_ and len(args) == 1 and not options:
-            return -torch.log1p(-torch.rand_like(args[0]))
-        if func is torch.Tensor.uniform_ and len(args) == 3:
-            return args[1] + (args[2] - args[1]) * torch.rand_like(args[0])
-        return func(*args, **options)
-
-
-def _is_mask(index: Any, target: torch.Tensor) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype == torch.bool and index.shape == target.shape
-
-
-@contextmanager
-def quiet(dtype: torch.dtype, with_mode: bool = False) -> Iterator[ModelMode]:
-    """Run a model unseen by the caller's handlers, without validation, in ``dtype``; everything is put back after."""
-    validate, default = Distribution._validate_args, torch.get_default_dtype()
-    mode = ModelMode()
-    try:
-        with pyro.validation_enabled(False), poutine.block():
-            torch.set_default_dtype(dtype)
-            if with_mode:
-                with mode:
-                    yield mode
-            else:
-                yield mode
-    finally:
-        torch.set_default_dtype(default)
-        Distribution.set_default_validate_args(validate)
-
-
-def base_of(fn: Any) -> Any:
-    """The distribution under ``to_event``, ``mask`` and ``expand``."""
-    while isinstance(fn, (torch.distributions.Independent, dist.MaskedDistribution, dist.ExpandedDistribution)):
-        fn = fn.base_dist
-    return fn
-
-
-def transform_of(fn: Any, name: str) -> Any:
-    """The bijection from the unconstrained space onto the support of ``fn``.
-
-    ``VonMises`` declares the whole line as its support although its density is that of an angle; it gets ``(-pi, pi)``.
-
-    Raises:
-        ValueError: If the support has no bijection (discrete or unknown).
-    """
-    if isinstance(base_of(fn), dist.VonMises):
-        return biject_to(constraints.independent(constraints.interval(-torch.pi, torch.pi), fn.event_dim))
-    try:
-        return biject_to(fn.support)
-    except NotImplementedError as error:
-        raise ValueError(
-            f"Site '{name}' ({type(base_of(fn)).__name__}) has a support that cannot be mapped onto real numbers: "
-            f"{error}. Write it with a distribution whose support is registered with torch.distributions.biject_to."
-        ) from error
-
-
-@dataclass(frozen=True)
-class Site:
-    """One latent site on the flat space.
-
-    Attributes:
-        name: Name of the site in the model.
-        slice: Its columns in the flat vector.
-        unconstrained_shape: Shape of its unconstrained value.
-        constrained_shape: Shape of its value in the model.
-    """
-
-    name: str
-    slice: slice
-    unconstrained_shape: tuple[int, ...]
-    constrained_shape: tuple[int, ...]
-
-
-@dataclass
-class Layout:
-    """What the first runs of a model tell about it."""
-
-    space: tuple[Site, ...] = ()
-    enumerated: tuple[str, ...] = ()
-    max_plate_nesting: int = 0
-    dynamic: frozenset[str] = frozenset()
-    transforms: dict[str, Any] = field(default_factory=dict)
-    params: dict[str, torch.Tensor] = field(default_factory=dict)
-    fill: frozenset[str] = frozenset()
-    observed: dict[str, torch.Tensor] = field(default_factory=dict)
-    deterministic: tuple[str, ...] = ()
-    needs_mode: bool = False
-    reasons: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def dim(self) -> int:
-        """Number of unconstrained dimensions."""
-        return sum(site.slice.stop - site.slice.start for site in self.space)
+from ppl_samplers.backends.pyro.sessions import first_working_dtype, quiet
+from ppl_samplers.backends.pyro.sites import (
+    Layout,
+    fill_missing,
+    is_continuous_latent,
+    is_enumerable,
+    transform_of,
+    unvalidated,
+)
 
 
 class LatentMessenger(Messenger):
@@ -191,21 +62,6 @@ class LatentMessenger(Messenger):
         return sum(t.log_abs_det_jacobian(u, x).sum() for t, u, x in self.met.values())
 
 
-def is_discrete(fn: Any) -> bool:
-    """Whether ``fn`` draws from a countable set."""
-    if getattr(base_of(fn), "has_enumerate_support", False):
-        return True
-    try:
-        return bool(fn.support.is_discrete)
-    except (NotImplementedError, AttributeError):
-        return False
-
-
-def is_enumerable(fn: Any) -> bool:
-    """Whether all values of ``fn`` can be listed; a vector of discrete numbers cannot, a plate of them can."""
-    return not isinstance(fn, _Subsample) and bool(getattr(fn, "has_enumerate_support", False))
-
-
 class PinDiscrete(Messenger):
     """Gives every finite discrete latent site one value of its support."""
 
@@ -216,30 +72,6 @@ class PinDiscrete(Messenger):
     def _pyro_sample(self, msg: Any) -> None:
         if not (msg["is_observed"] or msg["done"]) and is_enumerable(msg["fn"]):
             msg["value"], msg["done"] = msg["fn"].enumerate_support(expand=True)[self.pick], True
-
-
-def is_continuous_latent(fn: Any) -> bool:
-    """Whether a latent site with this distribution takes part in the flat space."""
-    return not (isinstance(fn, _Subsample) or isinstance(base_of(fn), dist.Delta) or is_discrete(fn))
-
-
-def unvalidated(fn: Any) -> Any:
-    """``fn`` without argument checks: made outside the model it still has them, and they would raise, not give -inf."""
-    if not isinstance(fn, Distribution) or not (fn._validate_args or hasattr(fn, "base_dist")):
-        return fn
-    # Pyro's Independent forwards the flag to its base: setting it on a shallow copy would change the user's own object.
-    plain = object.__new__(type(fn))
-    plain.__dict__.update(fn.__dict__, _validate_args=False)
-    if hasattr(fn, "base_dist"):
-        plain.base_dist = unvalidated(fn.base_dist)
-    return plain
-
-
-def fill_missing(value: torch.Tensor) -> torch.Tensor:
-    """Replace NaN by a value of the same tensor: masked entries count nothing, but NaN would poison their gradient."""
-    missing = torch.isnan(value)
-    present = value[~missing]
-    return torch.where(missing, present.flatten()[0] if present.numel() else torch.zeros_like(value), value)
 
 
 class SinglePoint:
@@ -385,43 +217,6 @@ class SinglePoint:
 
     def _flat(self, messenger: LatentMessenger) -> torch.Tensor:
         return torch.cat([messenger.met[site.name][1].reshape(-1) for site in self.layout.space])
-
-
-def is_dtype_error(error: Exception) -> bool:
-    """Whether an exception of torch complains about mixed number types."""
-    text = str(error)
-    return any(word in text for word in ("dtype", "same type", "scalar type", "Float and Double", "Double and Float"))
-
-
-def first_working_dtype(candidates: list[torch.dtype], trial: Callable[[torch.dtype], None]) -> torch.dtype:
-    """The first type for which ``trial`` does not complain of mixed number types."""
-    for candidate in candidates:
-        try:
-            with torch.no_grad():
-                trial(candidate)
-            return candidate
-        except Exception as error:
-            if not is_dtype_error(error):  # whatever else is wrong at that point is not a matter of types
-                return candidate
-    return candidates[0]
-
-
-class PlainSession:
-    """Session for a plain function of points, which needs no handlers; finds the number type it can be called with."""
-
-    def __init__(self, fn: Callable[[torch.Tensor], torch.Tensor], example_shape: tuple[int, ...]) -> None:
-        self.fn, self.example_shape = fn, example_shape
-        self._dtypes: dict[torch.dtype, torch.dtype] = {}
-
-    @contextmanager
-    def __call__(self, dtype: torch.dtype) -> Iterator[torch.dtype]:
-        """Context in which the function may be called; yields the computing type."""
-        if dtype not in self._dtypes:
-            candidates = list(dict.fromkeys([dtype, torch.get_default_dtype(), torch.float64, torch.float32]))
-            self._dtypes[dtype] = first_working_dtype(
-                candidates, lambda candidate: self.fn(torch.full(self.example_shape, 0.1, dtype=candidate))
-            )
-        yield self._dtypes[dtype]
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -16,7 +16,8 @@ from ppl_samplers.backends.numpyro.flow_transform import second_affine
 from ppl_samplers.backends.numpyro.guide import AutoFlow
 from ppl_samplers.backends.numpyro.trained import Trained
 from ppl_samplers.core.resampling import systematic
-from ppl_samplers.engines.boltzmann.numpyro import BoltzmannGenerator, FlowState, FlowTransport
+from ppl_samplers.engines.boltzmann.numpyro import BoltzmannGenerator
+from ppl_samplers.engines.boltzmann.transport_numpyro import FlowState, FlowTransport
 
 
 def guide_to_trained(

@@ -11,7 +11,8 @@ from ppl_samplers.backends.pyro.guide import AutoFlow
 from ppl_samplers.backends.pyro.trained import Trained
 from ppl_samplers.backends.torch.flows import Flow
 from ppl_samplers.core import resampling
-from ppl_samplers.engines.boltzmann.pyro import BoltzmannGenerator, FlowState, FlowTransport
+from ppl_samplers.engines.boltzmann.pyro import BoltzmannGenerator
+from ppl_samplers.engines.boltzmann.transport_pyro import FlowState, FlowTransport
 
 _BUFFER = 4096
 

@@ -17,7 +17,7 @@ from numpyro.infer.elbo import ELBO
 from numpyro.infer.util import compute_log_probs
 from numpyro.util import check_model_guide_match
 
-from ppl_samplers.backends.numpyro.guide import flatten_draws
+from ppl_samplers.backends.numpyro.guide_points import flatten_draws
 from ppl_samplers.engines.boltzmann import maths
 from ppl_samplers.engines.boltzmann.objectives import ByEnergy, ByExample
 

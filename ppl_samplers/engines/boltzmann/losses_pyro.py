@@ -15,8 +15,11 @@ from pyro.infer.autoguide import AutoContinuous
 from pyro.poutine.subsample_messenger import _Subsample
 from torch import Tensor
 
-from ppl_samplers.backends.pyro.guide import AutoFlow, flatten_draws, guide_space, model_session
-from ppl_samplers.backends.pyro.single import Layout, SinglePoint
+from ppl_samplers.backends.pyro.guide import AutoFlow
+from ppl_samplers.backends.pyro.guide_points import flatten_draws, guide_space
+from ppl_samplers.backends.pyro.sessions import model_session
+from ppl_samplers.backends.pyro.single import SinglePoint
+from ppl_samplers.backends.pyro.sites import Layout
 from ppl_samplers.engines.boltzmann import maths
 from ppl_samplers.engines.boltzmann.objectives import ByEnergy, ByExample
 
