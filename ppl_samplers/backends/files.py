@@ -67,3 +67,30 @@ def read(path: str | os.PathLike, engine: Any, framework: str) -> tuple[dict[str
 def flow_of(engine: Any) -> str:
     """The engine's flow in words, for the header."""
     return repr(getattr(engine.transport, "flow", None))
+
+
+def check_guide(model: Any, transport: Any, engine: int, num_engines: int) -> None:
+    """Refuse to make a guide of what has no model or no flow.
+
+    Raises:
+        ValueError: Always then; the message says what to write.
+    """
+    if model is None:
+        raise ValueError("the density is a function, and a guide belongs to a model: take draws from .propose(n)")
+    if not hasattr(transport, "flow"):
+        raise ValueError("only an engine with a flow can be a guide: take draws from .propose(n)")
+    if not 0 <= engine < num_engines:
+        raise ValueError(f"guide(engine={engine}): there are {num_engines} engines, write 0 to {num_engines - 1}")
+
+
+def check_space(guide: Any, density: Any) -> None:
+    """Refuse a guide whose flat space is another one than the density's.
+
+    Raises:
+        ValueError: Always then.
+    """
+    own, other = ([(s.name, s.slice, tuple(s.unconstrained_shape)) for s in x.space] for x in (guide, density))
+    if own != other:
+        raise ValueError(
+            f"the guide's flat space is {own}, that of the model {other}: no guide can be made of this model"
+        )

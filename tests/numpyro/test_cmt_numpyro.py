@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from ppl_samplers.core import weights
 from ppl_samplers.engines.cmt import buffer_numpyro
 from ppl_samplers.numpyro import CMT, MCMC, BoltzmannGenerator, LogDensity, SplineCoupling, Trained, record
 from ppl_samplers.testing import targets
@@ -95,6 +96,26 @@ def test_the_anchor_draws_what_the_flow_has_lost(two):
     normal = lambda m, s: -0.5 * ((x[:, 0] - m) / s) ** 2 - np.log(s * np.sqrt(2 * np.pi))  # noqa: E731
     by_hand = np.logaddexp(np.log(7 / 8) + normal(4.0, 1.0), np.log(1 / 8) + normal(float(broad.loc[0]), sd))
     np.testing.assert_allclose(log_q, by_hand, atol=1e-4)
+
+
+def test_moments_move_only_where_held_out_points_gain(two):
+    """Matched blindly, a change of the modes' weights would drag both modes from where the flow has them."""
+    _, there, kernel, trained = two
+    transport, key = kernel.transport, jax.random.key(3)
+    state = jax.tree.map(lambda a: a[0], trained.states)
+    x = buffer_numpyro.draw(transport, state._replace(anchored=np.array(False)), key, there)[0]
+    moments = jax.jit(transport._moments)
+    uneven = np.where(np.asarray(x[:, 0]) < 0, np.log(0.97), np.log(0.03))
+    loc, scale = moments(state, key, x, weights.log_normalize(uneven))
+    np.testing.assert_array_equal(loc, state.loc)
+    np.testing.assert_array_equal(scale, state.scale_tril)
+    # One mode that has moved and narrowed: here the move is all gain.
+    start = transport.init(key, there, 20)
+    x, _, log_q, _ = buffer_numpyro.draw(transport, start, key, there)
+    narrow = -0.5 * ((x[:, 0] - 1.0) / 0.5) ** 2 - log_q
+    loc, scale = moments(start, key, x, weights.log_normalize(narrow))
+    np.testing.assert_allclose(loc, 1.0, atol=0.15)
+    np.testing.assert_allclose(scale, 0.5, atol=0.15)
 
 
 def test_save_and_load_give_the_same_weights(two, tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 
+from ppl_samplers.core import weights
 from ppl_samplers.pyro import CMT, MCMC, BoltzmannGenerator, LogDensity, SplineCoupling, Trained, record
 from ppl_samplers.testing import targets
 
@@ -101,6 +103,26 @@ def test_the_anchor_draws_what_the_flow_has_lost(two):
     normal = lambda m, s: -0.5 * ((x[:, 0] - m) / s) ** 2 - np.log(s * np.sqrt(2 * np.pi))  # noqa: E731
     by_hand = np.logaddexp(np.log(7 / 8) + normal(4.0, 1.0), np.log(1 / 8) + normal(float(broad.loc[0]), sd))
     np.testing.assert_allclose(log_q, by_hand, atol=1e-4)
+
+
+def test_moments_move_only_where_held_out_points_gain(two):
+    """Matched blindly, a change of the modes' weights would drag both modes from where the flow has them."""
+    _, there, kernel, trained = two
+    torch.manual_seed(3)
+    transport, state = kernel.transport, deepcopy(trained.states[0])
+    state.anchor = None
+    x = transport.draw(state, there)[0]
+    loc, scale = state.flow.loc.clone(), state.flow.scale_tril.clone()
+    uneven = torch.where(x[:, 0] < 0, math.log(0.97), math.log(0.03))
+    transport._moments(state, x, weights.log_normalize(uneven))
+    assert torch.equal(state.flow.loc, loc) and torch.equal(state.flow.scale_tril, scale)
+    # One mode that has moved and narrowed: here the move is all gain.
+    start = transport.init(there, 20)
+    x, _, log_q, _ = transport.draw(start, there)
+    narrow = -0.5 * ((x[:, 0] - 1.0) / 0.5) ** 2 - log_q
+    transport._moments(start, x, weights.log_normalize(narrow))
+    np.testing.assert_allclose(start.flow.loc, 1.0, atol=0.15)
+    np.testing.assert_allclose(start.flow.scale_tril, 0.5, atol=0.15)
 
 
 def test_save_and_load_give_the_same_weights(two, tmp_path):

@@ -86,6 +86,7 @@ class AutoFlow(AutoContinuous):
         self.flow = flow if flow is not None else SplineCoupling()
         check_flow("AutoFlow", self.flow, (SplineCoupling, Affine, FlowJax))
         self.init_scale, self.draws = init_scale, draws
+        self._trained: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The closures of the first call do not pickle; they are made again at the next one.
@@ -97,8 +98,11 @@ class AutoFlow(AutoContinuous):
     def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
         try:
             super()._setup_prototype(*args, **kwargs)
-            with jax.ensure_compile_time_eval():
-                self._frozen = self._standardisation(args, kwargs)
+            if self._trained is None:
+                with jax.ensure_compile_time_eval():
+                    self._frozen = self._standardisation(args, kwargs)
+            else:
+                self._frozen = self._trained[1]
         except BaseException:
             self.prototype_trace = None  # a failed set-up must not leave a half-built guide behind
             raise
@@ -171,11 +175,26 @@ class AutoFlow(AutoContinuous):
         self._need_setup()
         return flatten_draws(self, draws)
 
+    def adopt(
+        self, flow_params: dict[str, Any], loc: Array, scale_tril: Array, args: tuple, kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Take over a trained flow ``x = loc + L y``, for the model's arguments ``args`` and ``kwargs``.
+
+        Returns:
+            Its parameters as ``SVI`` has them; from now on a training begins there.
+        """
+        rest = {k: jax.tree.map(np.asarray, v) for k, v in flow_params.items() if k != "network"}
+        frozen = {**rest, "loc": np.asarray(loc), "scale_tril": np.asarray(scale_tril)}
+        self._trained = flow_params.get("network", {}), frozen
+        with handlers.block(), handlers.seed(rng_seed=0):
+            self._setup_prototype(*args, **kwargs)
+        return {f"{self.prefix}_flow": self._initial_params(random.key(0))}
+
     # -- the distribution ---------------------------------------------------------------------------------------------
     def _initial_params(self, key: Array) -> dict[str, Any]:
         dim, dtype = self.latent_dim, jnp.result_type(float)
         zeros = jnp.zeros(dim, dtype)
-        network = self.flow.init(key, dim, dtype).get("network", {})
+        network = self._trained[0] if self._trained else self.flow.init(key, dim, dtype).get("network", {})
         return {"network": network, "shift": zeros, "log_diagonal": zeros, "lower": jnp.zeros((dim, dim), dtype)}
 
     def _get_posterior(self) -> FlowPosterior:

@@ -196,6 +196,30 @@ class Trained:
 
         return evidence_from_record(self.record(num_proposals, num_draws=4, key=key))
 
+    def guide(self, engine: int = 0, *, prefix: str = "auto") -> tuple[Any, dict[str, Any]]:
+        """One engine's flow as a guide, with its parameters.
+
+        For ``guide.sample_posterior(key, params, sample_shape=(n,))``, ``Predictive(model, guide=guide,
+        params=params, ...)``, ``NeuTraReparam(guide, params)``, or ``SVI``, which goes on from there. The draws are the
+        flow's own, without correction.
+
+        Args:
+            engine: Which of the engines.
+            prefix: Of the guide's parameters.
+
+        Raises:
+            ValueError: There is no model or no flow to make a guide of.
+        """
+        from ppl_samplers.backends.numpyro.guide import AutoFlow
+
+        files.check_guide(self.density.model, self.transport, engine, self.num_engines)
+        guide = AutoFlow(self.density.model, flow=self.transport.flow, prefix=prefix)
+        state = jax.tree.map(lambda leaf: leaf[engine], self.states)
+        args, kwargs = self.density.model_args, self.density.model_kwargs
+        params = guide.adopt(state.params, state.loc, state.scale_tril, args, kwargs)
+        files.check_space(guide, self.density)
+        return guide, params
+
     def save(self, path: str | os.PathLike) -> None:
         """Write all arrays and settings to ``path`` (``.npz``; no code, no pickle), replacing the file in one step."""
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(self.states)]

@@ -16,6 +16,7 @@ from pyro.infer.autoguide.initialization import init_to_median
 from torch import Tensor
 from torch.distributions import biject_to
 
+from ppl_samplers.backends.pyro.discovery import preserve_rng
 from ppl_samplers.backends.pyro.flow_transform import FlowTransform, GuideFlow
 from ppl_samplers.backends.pyro.guide_points import constrain_points, flatten_draws, guide_space, moments, robust
 from ppl_samplers.backends.pyro.sessions import model_session
@@ -189,6 +190,12 @@ class AutoFlow(AutoContinuous):
             ValueError: If a site is missing or has a wrong shape, or a draw lies outside its support.
         """
         return flatten_draws(self, draws)
+
+    def adopt(self, flow: Flow, args: tuple, kwargs: Mapping[str, Any]) -> None:
+        """Take over a trained flow of these settings, for the model's arguments ``args`` and ``kwargs``."""
+        with preserve_rng(), poutine.block():
+            self._setup_prototype(*args, **kwargs)
+        self._need_setup().flow.load_state_dict(flow.state_dict())
 
     # -- the distribution ---------------------------------------------------------------------------------------------
     def get_base_dist(self) -> dist.TorchDistribution:

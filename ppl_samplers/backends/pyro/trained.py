@@ -107,6 +107,28 @@ class Trained:
         if own != other:
             raise ValueError(f"trained= was trained on sites {own}, but this model has {other}: train again, fit(...)")
 
+    def guide(self, engine: int = 0, *, prefix: str = "auto") -> Any:
+        """One engine's flow as a guide.
+
+        For ``guide.sample_posterior(n)``, ``Predictive(model, guide=guide, ...)``, ``NeuTraReparam(guide)``, or
+        ``SVI``, which goes on from there. The draws are the flow's own, without correction.
+
+        Args:
+            engine: Which of the engines.
+            prefix: Of the guide's parameters in the param store.
+
+        Raises:
+            ValueError: There is no model or no flow to make a guide of.
+        """
+        from ppl_samplers.backends.pyro.guide import AutoFlow
+
+        single = self.density.single
+        files.check_guide(single and single.model, self.transport, engine, len(self.states))
+        guide = AutoFlow(single.model, flow=self.transport.flow, prefix=prefix)
+        guide.adopt(self.states[engine].flow, single.args, single.kwargs)
+        files.check_space(guide, self.density)
+        return guide
+
     def save(self, path: str | os.PathLike) -> None:
         """Write all arrays and settings to ``path`` (``.npz``; no code, no pickle), replacing the file in one step."""
         arrays = {}
