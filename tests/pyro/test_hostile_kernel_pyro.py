@@ -8,25 +8,39 @@ import pyro
 import pytest
 import torch
 
-from ppl_samplers.pyro import HMC, MCMC, Affine, BoltzmannGenerator, Pilot, Probe, mcmc_report, record, to_arviz
+from ppl_samplers.pyro import (
+    CMT,
+    HMC,
+    MCMC,
+    Affine,
+    BoltzmannGenerator,
+    Pilot,
+    Probe,
+    SplineCoupling,
+    mcmc_report,
+    record,
+    to_arviz,
+)
 from ppl_samplers.testing.hostile_pyro import HOSTILE
 
 # Where the density falls back to a Python loop, a run of this size would take minutes.
 RUNNABLE = [case for case in HOSTILE if case.expect == "vmap"]
+# What strains an engine that starts from the prior and fits a spline flow.
+STRESS = {
+    "eight_schools", "correlation", "dirichlet_weights", "latent_bounds", "factor_ring", "masked_and_scaled",
+    "circular", "with_param", "one_scalar", "double_data", "improper",
+}  # fmt: skip
 REFUSED = [case for case in HOSTILE if case.expect == "refused"]
 # Compiling their graphs takes longer than everything else here.
 SLOW = {"enumerated_hmm", "ode_loop", "enumerated_mixture"}
 
 
-def kernel(case):
-    return BoltzmannGenerator(
-        case.make(),
-        flow=Affine(),
-        pilot=Pilot(num_particles=128, num_moves=2, final_moves=4, max_stages=15),
-        local_move=HMC(num_leapfrog=4),
-        num_reseat=128,
-        probe=Probe(num_points=16, num_steps=5),
-    )
+def kernel(case, engine="BoltzmannGenerator"):
+    cheap = dict(local_move=HMC(num_leapfrog=4), num_reseat=128, probe=Probe(num_points=16, num_steps=5))
+    if engine == "CMT":
+        return CMT(case.make(), flow=SplineCoupling(layers=2), buffer_size=2048, grad_steps=30, **cheap)
+    pilot = Pilot(num_particles=128, num_moves=2, final_moves=4, max_stages=15)
+    return BoltzmannGenerator(case.make(), flow=Affine(), pilot=pilot, **cheap)
 
 
 def ids(case):
@@ -51,7 +65,17 @@ def seeded():
 @pytest.mark.parametrize("case", marked(RUNNABLE))
 @pytest.mark.parametrize("chains", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_hostile_model_through_the_kernel(case, chains):
-    mcmc = MCMC(kernel(case), num_samples=20, warmup_steps=20, num_chains=chains, disable_progbar=True)
+    check(case, chains, "BoltzmannGenerator")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in RUNNABLE if case.name in STRESS], ids=ids)
+def test_hostile_model_through_cmt(case):
+    check(case, 4, "CMT")
+
+
+def check(case, chains, engine):
+    mcmc = MCMC(kernel(case, engine), num_samples=20, warmup_steps=20, num_chains=chains, disable_progbar=True)
     mcmc.run(*case.args, **case.kwargs)
     run = record(mcmc)
     assert run.unconstrained.shape == (chains, 20, case.dim)
