@@ -13,6 +13,7 @@ import numpy as np
 
 # Note on a run without gradients.
 NO_GRADIENT = "the density has no gradient: there are no local moves and no probe for missed modes"
+NO_ARGUMENTS = "a density from a callable takes no model arguments; build a new one with from_callable"
 
 
 @dataclass(frozen=True)

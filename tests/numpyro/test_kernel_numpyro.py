@@ -138,6 +138,37 @@ def test_arguments_in_the_carry_and_legacy_keys():
     _check(mcmc, DATA)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("progress_bar", [False, True])
+def test_new_data_of_the_same_shapes_compile_nothing(progress_bar):
+    """A third run: the second one may still compile what turns results into arrays for the test itself."""
+    compiled, counting = [], [False]
+
+    def count(event, seconds, **_):
+        if counting[0] and "backend_compile" in event:
+            compiled.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    mcmc = MCMC(BoltzmannGenerator(model, **TINY), num_warmup=2, num_samples=300, progress_bar=progress_bar)
+    for turn, y in enumerate((DATA, DATA + 1, DATA - 1)):
+        counting[0] = turn == 2
+        mcmc.run(random.key(turn), jnp.asarray(y))
+        counting[0] = False
+        _check(mcmc, y)
+    assert not compiled
+
+
+def test_a_given_density_keeps_its_data_unless_the_run_brings_others():
+    density = LogDensity(model, (DATA,))
+    trained = BoltzmannGenerator(density, **TINY).fit(random.key(0), num_warmup=1, progress=False)
+    for options in ({"progress_bar": False}, {"progress_bar": True}):
+        mcmc = MCMC(BoltzmannGenerator(density, trained=trained, **TINY), num_warmup=0, num_samples=300, **options)
+        mcmc.run(random.key(1))
+        _check(mcmc, DATA)
+        mcmc.run(random.key(2), DATA + 1)
+        _check(mcmc, DATA + 1)
+
+
 def test_interruption_keeps_what_was_trained(monkeypatch):
     calls = []
 

@@ -8,7 +8,7 @@ import torch
 from pyro.infer import MCMC as PyroMCMC
 from pyro.infer import NUTS
 
-from ppl_samplers.pyro import ISIR, MCMC, Affine, BoltzmannGenerator, Pilot, Probe, log_evidence, record
+from ppl_samplers.pyro import ISIR, MCMC, Affine, BoltzmannGenerator, LogDensity, Pilot, Probe, log_evidence, record
 
 SMALL = Pilot(num_particles=64, num_moves=1, final_moves=2)
 Y = torch.tensor([0.3, 1.1, 0.7])
@@ -270,3 +270,15 @@ def test_one_dimension_and_one_engine():
     evidence = log_evidence(mcmc)
     truth = -0.5 * torch.log(torch.tensor(4 * torch.pi)).item() - 0.25
     assert abs(evidence.log_z - truth) < max(4 * evidence.standard_error, 1e-3)
+
+
+def test_a_given_density_keeps_its_data_unless_the_run_brings_others():
+    given = LogDensity(model, (Y,))
+    kernel = BoltzmannGenerator(given, flow=Affine(), pilot=SMALL, num_reseat=64, block=8, probe=Probe(8, 2))
+    x = torch.zeros(1, given.dim)
+    for args in ((), (Y + 1,), ()):
+        run(kernel, args=args)
+        assert torch.equal(kernel.density(x), LogDensity(model, args or (Y,))(x))
+    function = LogDensity.from_callable(lambda x: -0.5 * (x * x).sum(-1), 2)
+    with pytest.raises(ValueError, match="takes no model arguments"):
+        run(BoltzmannGenerator(function, flow=Affine(), pilot=SMALL))

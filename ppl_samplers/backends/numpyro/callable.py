@@ -14,7 +14,7 @@ from ppl_samplers.backends.numpyro.density import LogDensity
 from ppl_samplers.backends.numpyro.discovery import Site
 from ppl_samplers.backends.numpyro.programs import Arguments
 from ppl_samplers.backends.numpyro.traceable import CONCRETE
-from ppl_samplers.backends.settings import NO_GRADIENT, black_box
+from ppl_samplers.backends.settings import NO_ARGUMENTS, NO_GRADIENT, black_box
 
 Array = jax.Array
 
@@ -55,7 +55,7 @@ class CallableDensity(LogDensity):
     def bind(self, *args: Any, **kwargs: Any) -> CallableDensity:
         """The density itself; a function takes no model arguments."""
         if args or kwargs:
-            raise ValueError("a density from a callable takes no model arguments; build a new one with from_callable")
+            raise ValueError(NO_ARGUMENTS)
         return self
 
     def unconstrain(self, values: Mapping[str, Any]) -> Array:

@@ -174,7 +174,7 @@ class TransportKernel(MCMCKernel):
 
     def sample(self, state, model_args, model_kwargs):
         """One iteration: a training unit in the warm-up, an exact step of every chain afterwards."""
-        density = self._density.bind(*model_args, **(model_kwargs or {}))
+        density = self.bound(model_args, model_kwargs)
         key, move_key = random.split(state.rng_key)
         state = state._replace(rng_key=key)
         state = when(state.i < state.num_warmup, lambda s: sampling.train(self, s, density), state)
@@ -185,7 +185,7 @@ class TransportKernel(MCMCKernel):
         """Function from one unconstrained draw to the values of the model's sites."""
         if self._density is None:
             return identity
-        density = self._density.bind(*model_args, **(model_kwargs or {}))
+        density = self.bound(model_args, model_kwargs)
         return lambda z: density.constrain(density.ravel(z))
 
     def get_diagnostics_str(self, state) -> str:
@@ -202,12 +202,23 @@ class TransportKernel(MCMCKernel):
         """The density of the model at these arguments; its space is discovered anew."""
         if self._given is not None:
             self._density = self._given
-        else:
-            # chain_method="parallel" calls this while it is traced; what is kept must not belong to that trace.
-            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
-            with nullcontext() if traced else jax.ensure_compile_time_eval():
-                self._density = LogDensity(self._model, args, kwargs)
-        return self._density
+            return self.bound(args, kwargs)
+        # chain_method="parallel" calls this while it is traced; what is kept must not belong to that trace.
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        with nullcontext() if traced else jax.ensure_compile_time_eval():
+            density, earlier = LogDensity(self._model, args, kwargs), self._density
+        name = self._arguments(density)[1]
+        if earlier is not None and name is not None and name == self._arguments(earlier)[1]:
+            # Data are inputs of the compiled programs; all else is equal.
+            density._shared = earlier._shared
+        self._density = density
+        return density
+
+    def bound(self, args: tuple = (), kwargs: Any = None) -> LogDensity:
+        """The density found last, at these arguments; a given one without arguments stays at its own."""
+        if self._given is not None and not args and not kwargs:
+            return self._given
+        return self._density.bind(*args, **(kwargs or {}))
 
     def fit(self, key: Array, *args: Any, **options: Any) -> Any:
         """Train without sampling: see :func:`ppl_samplers.backends.numpyro.trained.fit`."""

@@ -42,7 +42,7 @@ def record(x: Any) -> RunRecord:
 
 
 def _record_of_mcmc(mcmc: MCMC, kernel: TransportKernel) -> RunRecord:
-    state, density = mcmc.last_state, kernel._density.bind(*(mcmc._args or ()), **(mcmc._kwargs or {}))
+    state, density = mcmc.last_state, kernel.bound(mcmc._args or (), mcmc._kwargs)
     fields = mcmc.get_extra_fields(group_by_chain=True)
     missing = [name for name in kernel.default_fields[1:] if name not in fields]
     if missing:

@@ -17,7 +17,7 @@ from ppl_samplers.backends.pyro.sessions import PlainSession
 from ppl_samplers.backends.pyro.single import SinglePoint
 from ppl_samplers.backends.pyro.sites import Layout, Site
 from ppl_samplers.backends.pyro.values import Differentiable, clean
-from ppl_samplers.backends.settings import NO_GRADIENT, black_box
+from ppl_samplers.backends.settings import NO_ARGUMENTS, NO_GRADIENT, black_box
 
 
 class LogDensity(FlatSpace):
@@ -81,7 +81,18 @@ class LogDensity(FlatSpace):
         self.notes: tuple[str, ...] = layout.notes
         self._sampler: Callable[[int], torch.Tensor] | None = None
         how = "compile" if compile and how == "auto" else how
+        self._model, self._options = model, {"batch_size": batch_size, "how": how}
         self._start(Evaluator(self.single, self.single.session, how=how, batch_size=batch_size))
+
+    def bind(self, *args: Any, **kwargs: Any) -> LogDensity:
+        """The density of the same model, with the same options, at other arguments.
+
+        Raises:
+            ValueError: If the density is a function, which has no arguments.
+        """
+        if self._model is None:
+            raise ValueError(NO_ARGUMENTS)
+        return type(self)(self._model, args, kwargs, **self._options)
 
     @classmethod
     def from_callable(
@@ -131,7 +142,7 @@ class LogDensity(FlatSpace):
             )
         self = cls.__new__(cls)
         self.layout = Layout(space=space)
-        self.single, self.space, self.dim = None, space, dim
+        self.single, self.space, self.dim, self._model = None, space, dim, None
         self.evidence_kind = "relative"
         self.evidence_reason = "the density is a plain function, whose constant only its author knows"
         self.has_prior, self._sampler = sample_prior is not None, sample_prior

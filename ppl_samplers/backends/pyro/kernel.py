@@ -128,7 +128,9 @@ class TransportKernel(KernelResults, MCMCKernel):
             start, self._start = self._start, None
             self.reset()
             self._start = start
-        if self.density is None:
+        if self._given is not None and (args or kwargs):
+            self.density = self._given.bind(*args, **kwargs)
+        elif self.density is None:
             self.density = LogDensity(self.model, args, kwargs)
             warn_undefined(self.density)
         self.density.warn_invalid = False
