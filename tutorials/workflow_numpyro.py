@@ -19,8 +19,15 @@ from numpyro.infer import Predictive
 
 from models.load import load
 from ppl_samplers.diagnostics import arviz as az_layer
-from ppl_samplers.diagnostics import compare_evidence, cross_engine_check, efficiency
-from ppl_samplers.numpyro import MCMC, BoltzmannGenerator, log_evidence, mcmc_report, record, to_arviz
+from ppl_samplers.diagnostics import (
+    compare_evidence,
+    cross_engine_check,
+    efficiency,
+    plot_calibration,
+    power_scaling,
+    simulation_based_calibration,
+)
+from ppl_samplers.numpyro import MCMC, Affine, BoltzmannGenerator, log_evidence, mcmc_report, record, to_arviz
 
 OUT = Path(os.environ.get("PPL_SAMPLERS_OUT", "out/tutorials"))
 OUT.mkdir(parents=True, exist_ok=True)
@@ -104,7 +111,7 @@ figure.savefig(OUT / "workflow_numpyro_predictive.png", dpi=100)
 # probability to all the data. They may differ: a vague prior costs evidence and hardly any predictive accuracy.
 
 # %%
-idata = {"partial": to_arviz(pooled_apart), "complete": to_arviz(pooled)}
+idata = {"partial": to_arviz(pooled_apart, log_prior=True), "complete": to_arviz(pooled)}
 print(az_layer.compare(idata))
 evidence = {"partial": log_evidence(pooled_apart), "complete": log_evidence(pooled)}
 print(compare_evidence(evidence))
@@ -118,3 +125,40 @@ exact = -0.5 * (8 * np.log(2 * np.pi) + np.linalg.slogdet(covariance)[1] + y @ n
 print("exact:", float(exact))
 assert abs(evidence["complete"].log_z - exact) < max(4 * evidence["complete"].standard_error, 0.01)
 az_layer.save(idata["partial"], OUT / "eight_schools_numpyro.nc")
+
+# %% [markdown]
+# ## 7. Sensitivity
+#
+# How far does the posterior move if the priors of `mu` and `tau`, or the likelihood, count a little more? (The schools'
+# distribution around `mu` belongs to the model.) Eight noisy effects say little about their own spread.
+
+# %%
+sensitivity = power_scaling(idata["partial"], ["mu", "tau", "theta"], prior_sites=["mu", "tau"])
+print(sensitivity.round(3))
+
+# %% [markdown]
+# ## 8. Calibration
+#
+# Would this engine have said so if the truth had been something else? Draw parameters from the prior, data from the
+# parameters, fit, and see where the truth lies among the draws: its rank must be uniform. One `MCMC` object serves all
+# replications, so that only the first one compiles anything; an affine flow is enough for this posterior.
+
+# %%
+simulator = jax.jit(lambda key: Predictive(partial_pooling, num_samples=1)(key, sigma))
+quick = MCMC(BoltzmannGenerator(partial_pooling, flow=Affine()), num_warmup=5, num_samples=250, progress_bar=False)
+
+
+def simulate(seed):
+    draw = {name: np.asarray(value[0]) for name, value in simulator(jax.random.key(seed)).items()}
+    return {name: draw[name] for name in ("mu", "tau", "theta")}, jnp.asarray(draw["y"])
+
+
+def refit(seed, effects):
+    quick.run(jax.random.key(1_000_000 + seed), sigma, y=effects)
+    return quick.get_samples(group_by_chain=True)
+
+
+calibration = simulation_based_calibration(simulate, refit, 100)
+print(calibration.message)
+axes = plot_calibration(calibration)
+axes.figure.savefig(OUT / "workflow_numpyro_calibration.png", dpi=100)

@@ -17,7 +17,7 @@ from pyro.infer import Predictive
 
 from models.load import load
 from ppl_samplers.diagnostics import arviz as az_layer
-from ppl_samplers.diagnostics import compare_evidence, cross_engine_check, efficiency
+from ppl_samplers.diagnostics import compare_evidence, cross_engine_check, efficiency, power_scaling
 from ppl_samplers.pyro import MCMC, BoltzmannGenerator, log_evidence, mcmc_report, record, to_arviz
 
 OUT = Path(os.environ.get("PPL_SAMPLERS_OUT", "out/tutorials"))
@@ -102,7 +102,7 @@ figure.savefig(OUT / "workflow_pyro_predictive.png", dpi=100)
 # probability to all the data. They may differ: a vague prior costs evidence and hardly any predictive accuracy.
 
 # %%
-idata = {"partial": to_arviz(pooled_apart), "complete": to_arviz(pooled)}
+idata = {"partial": to_arviz(pooled_apart, log_prior=True), "complete": to_arviz(pooled)}
 print(az_layer.compare(idata))
 evidence = {"partial": log_evidence(pooled_apart), "complete": log_evidence(pooled)}
 print(compare_evidence(evidence))
@@ -119,3 +119,20 @@ exact = -0.5 * (
 print("exact:", float(exact))
 assert abs(evidence["complete"].log_z - exact) < max(4 * evidence["complete"].standard_error, 0.01)
 az_layer.save(idata["partial"], OUT / "eight_schools_pyro.nc")
+
+# %% [markdown]
+# ## 7. Sensitivity
+#
+# How far does the posterior move if the priors of `mu` and `tau`, or the likelihood, count a little more? (The schools'
+# distribution around `mu` belongs to the model.) Eight noisy effects say little about their own spread.
+
+# %%
+sensitivity = power_scaling(idata["partial"], ["mu", "tau", "theta"], prior_sites=["mu", "tau"])
+print(sensitivity.round(3))
+
+# %% [markdown]
+# ## 8. Calibration
+#
+# `simulation_based_calibration(simulate, fit, 100)` of `ppl_samplers.diagnostics` runs the whole of the above on simulated data and
+# tests whether the truth's rank among the draws is uniform; the NumPyro tutorial does it. With an affine flow a replication
+# of this model takes four seconds here (a new graph for new data) and a quarter of a second there.

@@ -26,20 +26,22 @@ def to_arviz(
     record: RunRecord,
     *,
     log_likelihood: bool = True,
+    log_prior: bool = False,
     prior: Arrays | None = None,
     posterior_predictive: Arrays | None = None,
 ) -> Any:
     """Convert a run to ``InferenceData`` (ArviZ 0.23) or ``DataTree`` (ArviZ 1.x).
 
     Groups: ``posterior`` (equally weighted draws), ``sample_stats`` (its attributes hold evidence and costs),
-    ``log_likelihood``, ``observed_data``, ``prior``, ``prior_predictive``, ``posterior_predictive``, and two of its
-    own: ``sampler_training`` with dims ``(engine, step)`` and ``proposal`` with the fresh log weights, raw and
-    Pareto-smoothed, with dims ``(chain, draw)`` where chain is the engine. A ``/`` in a site's name, which a file
-    cannot hold, becomes a ``.``.
+    ``log_likelihood``, ``log_prior`` (on request), ``observed_data``, ``prior``, ``prior_predictive``,
+    ``posterior_predictive``, and two of its own: ``sampler_training`` with dims ``(engine, step)`` and ``proposal``
+    with the fresh log weights, raw and Pareto-smoothed, with dims ``(chain, draw)`` where chain is the engine. A ``/``
+    in a site's name, which a file cannot hold, becomes a ``.``.
 
     Args:
         record: The run.
         log_likelihood: Compute the pointwise log likelihood (needed by :func:`loo`).
+        log_prior: Compute the log prior of each latent site (needed by ``power_scaling``).
         prior: Prior draws, each ``(n, *shape)``; observed sites among them go to ``prior_predictive``.
         posterior_predictive: Predictive draws, each ``(C, S, *shape)`` or ``(C * S, *shape)``.
 
@@ -48,6 +50,9 @@ def to_arviz(
 
     Raises:
         ValueError: A predictive array has neither of the two leading shapes.
+
+    Warns:
+        UserWarning: Terms that a model does not have (discrete sites are summed out) are left out.
     """
     import xarray as xr
 
@@ -55,8 +60,12 @@ def to_arviz(
     lead = ("chain", "draw")
     groups: dict[str, xr.Dataset] = {"posterior": dataset(record.posterior, lead, record.dims)}
     groups["sample_stats"] = dataset(record.sample_stats, lead)
-    if log_likelihood and record.log_likelihood is not None:
-        groups["log_likelihood"] = dataset(record.log_likelihood(), lead, record.dims)
+    for name, wanted in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
+        if wanted and (terms := getattr(record, name)) is not None:
+            try:
+                groups[name] = dataset(terms(), lead, record.dims if name == "log_likelihood" else None)
+            except NotImplementedError as error:
+                warnings.warn(f"the group {name} is left out: {error}", UserWarning, stacklevel=3)
     if posterior_predictive is not None:
         shaped = {name: by_chain(name, value, chains, draws) for name, value in posterior_predictive.items()}
         groups["posterior_predictive"] = dataset(shaped, lead, record.dims)
@@ -80,10 +89,11 @@ def to_arviz(
         groups["proposal"] = dataset({"log_weight": fresh, "log_weight_psis": smoothed}, lead)
     groups["posterior"].attrs.update(plain({"inference_library": "ppl_samplers", "backend": record.backend}))
     groups["sample_stats"].attrs.update(plain(run_attrs(record)))
-    return _container(groups)
+    return container(groups)
 
 
-def _container(groups: Mapping[str, Any]) -> Any:
+def container(groups: Mapping[str, Any]) -> Any:
+    """Datasets by group as ``InferenceData`` or ``DataTree``, whichever the installed ArviZ has."""
     az = arviz()
     if arviz_major() >= 1:
         import xarray as xr
@@ -222,7 +232,7 @@ def load(path: str | Path) -> Any:
     _need_backend()
     with _quiet(), xr.open_datatree(str(path), engine="h5netcdf") as tree:
         groups = {name: node.to_dataset().load() for name, node in tree.children.items()}
-    return _container(groups)
+    return container(groups)
 
 
 def _need_backend() -> None:

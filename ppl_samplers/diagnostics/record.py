@@ -33,6 +33,8 @@ class RunRecord:
         observed: Observed sites.
         log_likelihood: Function of no argument: pointwise log likelihood, each ``(C, S, *obs shape)``; ``None`` without
             data.
+        log_prior: Function of no argument: log prior of each latent site on its constrained space, each ``(C, S)``;
+            ``None`` where sites have none of their own.
         log_weight_at: Function ``(engine index, points (N, D)) -> (N,)``, exact log weight of given points; ``None`` if
             unknown.
         dims: Names of event dimensions per site where the model names them.
@@ -55,6 +57,7 @@ class RunRecord:
     evidence_reason: str = ""
     observed: Arrays = field(default_factory=dict)
     log_likelihood: Callable[[], Arrays] | None = None
+    log_prior: Callable[[], Arrays] | None = None
     log_weight_at: Callable[[int, np.ndarray], np.ndarray] | None = None
     dims: Mapping[str, list[str]] = field(default_factory=dict)
     counts: Mapping[str, float] = field(default_factory=dict)

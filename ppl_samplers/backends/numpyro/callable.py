@@ -102,6 +102,10 @@ class CallableDensity(LogDensity):
         """
         raise NotImplementedError("a density from a callable does not know which of its terms are the prior")
 
+    def log_prior_terms(self, x: Any) -> dict[str, Array]:
+        """Empty: a function has no sites with a prior."""
+        return {}
+
     def log_likelihood(self, x: Any) -> dict[str, Array]:
         """Empty: a function has no observed sites."""
         return {}

@@ -220,6 +220,14 @@ class LogDensity(CompiledDensity):
         """
         return self._call("log_prior", self._points(x))
 
+    def log_prior_terms(self, x: Any) -> dict[str, Array]:
+        """Log prior of each latent site on its constrained space, without the Jacobian, each ``(N,)``.
+
+        Raises:
+            NotImplementedError: Discrete sites are summed out, so that sites have no term of their own.
+        """
+        return self._terms(x, "prior_terms")
+
     def log_likelihood(self, x: Any) -> dict[str, Array]:
         """Pointwise log likelihood of each observed site, ``(N, *batch shape of the site)``.
 
@@ -257,10 +265,10 @@ class LogDensity(CompiledDensity):
 
         return precision_note(self, x, tolerance)
 
-    def _terms(self, x: Any) -> dict[str, Array]:
+    def _terms(self, x: Any, which: str = "site_terms") -> dict[str, Array]:
         if self._structure.enum:
             raise NotImplementedError(
                 "discrete sites are summed out, so an observation has no log likelihood of its own; draw the discrete "
                 "sites first with numpyro.infer.Predictive(model, samples, infer_discrete=True)"
             )
-        return self._call("site_terms", self._points(x))
+        return self._call(which, self._points(x))

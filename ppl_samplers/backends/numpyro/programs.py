@@ -169,6 +169,18 @@ def log_prior(parts: Parts) -> Callable:
     return lambda data, x: map_rows(lambda v: single(data, v), x, parts.batch_size)
 
 
+def prior_terms(parts: Parts) -> Callable:
+    """``(data, (N, D)) -> dict``: log prior of each latent site without its Jacobian, each ``(N,)``."""
+    structure = parts.structure
+
+    def single(data: Any, v: Array) -> dict[str, Array]:
+        args, kwargs = parts.rebuild(data)
+        terms = site_log_probs(structure, v, args, kwargs)
+        return {s.name: jnp.sum(terms[s.name]) for s in structure.space}
+
+    return lambda data, x: map_rows(lambda v: single(data, v), x, parts.batch_size)
+
+
 def site_terms(parts: Parts) -> Callable:
     """``(data, (N, D)) -> dict``: pointwise log densities of observed sites and factors, each ``(N, ...)``."""
     structure = parts.structure

@@ -158,16 +158,19 @@ def _common(kernel: Any, density: Any, engines: Any, points: np.ndarray) -> dict
         "evidence_kind": density.evidence_kind,
         "evidence_reason": density.evidence_reason,
         "observed": observed,
-        "log_likelihood": _log_likelihood(density, points) if observed else None,
+        "log_likelihood": _at_draws(density.log_likelihood, points) if observed else None,
+        "log_prior": _at_draws(density.log_prior_terms, points) if density.model is not None else None,
         "log_weight_at": log_weight_at,
     }
 
 
-def _log_likelihood(density: Any, points: np.ndarray) -> Callable[[], dict[str, np.ndarray]]:
+def _at_draws(terms: Callable, points: np.ndarray) -> Callable[[], dict[str, np.ndarray]]:
+    """``terms`` at the draws ``(C, S, D)``, when they are asked for, each ``(C, S, ...)``."""
+
     def compute() -> dict[str, np.ndarray]:
         chains, draws = points.shape[:2]
         flat = points.reshape(chains * draws, -1)
-        parts = [density.log_likelihood(jnp.asarray(flat[i : i + _POINTS])) for i in range(0, len(flat), _POINTS)]
+        parts = [terms(jnp.asarray(flat[i : i + _POINTS])) for i in range(0, len(flat), _POINTS)]
         joined = {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
         return {name: value.reshape(chains, draws, *value.shape[1:]) for name, value in joined.items()}
 

@@ -13,7 +13,7 @@ from ppl_samplers.backends.pyro import checks
 from ppl_samplers.backends.pyro.discovery import discover, preserve_rng
 from ppl_samplers.backends.pyro.evaluate import Evaluator
 from ppl_samplers.backends.pyro.flat_space import FlatSpace
-from ppl_samplers.backends.pyro.sessions import PlainSession
+from ppl_samplers.backends.pyro.sessions import PlainSession, host_function
 from ppl_samplers.backends.pyro.single import SinglePoint
 from ppl_samplers.backends.pyro.sites import Layout, Site
 from ppl_samplers.backends.pyro.values import Differentiable, clean
@@ -126,7 +126,7 @@ class LogDensity(FlatSpace):
         if names is not None and len(names) != dim:
             raise ValueError(f"names has {len(names)} entries, but the density has {dim} dimensions: give one each.")
         if not gradient:
-            fn, batched, how = _callback(black_box(fn, dim)), True, "black box"
+            fn, batched, how = host_function(black_box(fn, dim)), True, "black box"
         if names is None:
             space: tuple[Site, ...] = (Site("x", slice(0, dim), (dim,), (dim,)),)
         else:
@@ -199,7 +199,6 @@ class LogDensity(FlatSpace):
         if not x.is_floating_point():
             raise ValueError(f"Points must be floating, got {x.dtype}: call x.to(torch.get_default_dtype()).")
 
-    # -- prior and likelihood -----------------------------------------------------------------------------------------
     def sample_prior(self, n: int) -> torch.Tensor:
         """``n`` draws from the prior on the flat space, ``(n, D)``, from Pyro's global generator.
 
@@ -260,6 +259,20 @@ class LogDensity(FlatSpace):
             values = self._map("log_prior", x)
         return torch.where(torch.isfinite(values), values, -torch.inf)
 
+    def log_prior_terms(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Log prior of each latent site on its constrained space, without the Jacobian, each ``(N,)``.
+
+        Raises:
+            NotImplementedError: Discrete sites are summed out, so that sites have no term of their own.
+        """
+        self._check(x)
+        if self.single is None:
+            return {}
+        if self.layout.enumerated:
+            raise NotImplementedError("discrete sites are summed out, so a site has no log prior of its own")
+        with torch.no_grad():
+            return self._map("log_prior_terms", x)
+
     def condition(self, sites: str | Sequence[str], x: torch.Tensor) -> ConditionalDensity:
         """The density of the other sites while ``sites`` are held at their values in ``x``.
 
@@ -282,15 +295,6 @@ class LogDensity(FlatSpace):
             return {}
         with torch.no_grad():
             return self._map("log_likelihood", x)
-
-
-def _callback(fn: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A NumPy function on tensors."""
-
-    def call(x: torch.Tensor) -> torch.Tensor:
-        return torch.as_tensor(fn(x.detach().cpu().double().numpy()), dtype=x.dtype, device=x.device)
-
-    return call
 
 
 __all__ = ["LogDensity", "Site"]

@@ -121,16 +121,19 @@ def _common(density: Any, transport: Any, states: list[Any], points: Tensor) -> 
         "evidence_kind": density.evidence_kind,
         "evidence_reason": density.evidence_reason,
         "observed": {name: _numpy(value) for name, value in density.observed.items()},
-        "log_likelihood": _log_likelihood(density, points) if density.observed else None,
+        "log_likelihood": _at_draws(density.log_likelihood, points) if density.observed else None,
+        "log_prior": _at_draws(density.log_prior_terms, points) if density.single is not None else None,
         "log_weight_at": log_weight_at,
     }
 
 
-def _log_likelihood(density: Any, points: Tensor) -> Callable[[], dict[str, np.ndarray]]:
+def _at_draws(terms: Callable, points: Tensor) -> Callable[[], dict[str, np.ndarray]]:
+    """``terms`` at the draws ``(C, S, D)``, when they are asked for, each ``(C, S, ...)``."""
+
     def compute() -> dict[str, np.ndarray]:
         chains, draws = points.shape[:2]
         flat = points.reshape(chains * draws, -1)
-        parts = [density.log_likelihood(flat[i : i + _POINTS]) for i in range(0, len(flat), _POINTS)]
+        parts = [terms(flat[i : i + _POINTS]) for i in range(0, len(flat), _POINTS)]
         joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         return {name: _numpy(value.reshape(chains, draws, *value.shape[1:])) for name, value in joined.items()}
 

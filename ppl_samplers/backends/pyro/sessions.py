@@ -126,3 +126,12 @@ class PlainSession:
                 candidates, lambda candidate: self.fn(torch.full(self.example_shape, 0.1, dtype=candidate))
             )
         yield self._dtypes[dtype]
+
+
+def host_function(fn: Callable) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A NumPy function on tensors."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(fn(x.detach().cpu().double().numpy()), dtype=x.dtype, device=x.device)
+
+    return call

@@ -181,6 +181,12 @@ class SinglePoint:
             return enumeration.log_joint(trace, latent_only=True) + messenger.log_jacobian()
         return trace.log_prob_sum(lambda name, node: name in messenger.met) + messenger.log_jacobian()
 
+    def log_prior_terms(self, z: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Log prior of each latent site at ``z`` without its Jacobian, each of shape ``()``."""
+        trace, messenger = self.run(self.at(z))
+        trace.compute_log_prob(lambda name, node: name in messenger.met)
+        return {site.name: trace.nodes[site.name]["log_prob_sum"] for site in self.layout.space}
+
     def log_likelihood(self, z: torch.Tensor) -> dict[str, torch.Tensor]:
         """Log likelihood of each observed site that has one, each of the site's batch shape."""
         trace, _ = self.run(self.at(z))
