@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ppl_samplers.backends.pyro.density import LogDensity
 from ppl_samplers.backends.pyro.ensemble import Ensemble, Options
-from ppl_samplers.backends.pyro.results import KernelResults
+from ppl_samplers.backends.pyro.results import KernelResults, stacked
 from ppl_samplers.backends.pyro.trained import Trained
 from ppl_samplers.backends.settings import Probe, check_kernel, parse_correction, warn_undefined, without_gradient
 from ppl_samplers.backends.torch.moves import HMC
@@ -92,7 +92,7 @@ class TransportKernel(KernelResults, MCMCKernel):
         self.seconds = {"train_seconds": 0.0, "sample_seconds": 0.0}
         self._arguments: dict[Any, tuple] | None = None
         self._frozen: list[Any] | None = None
-        self._finished: list[dict[str, list[Tensor]]] = []
+        self._finished: list[dict[str, Tensor]] = []
         self._clear_chain()
 
     def _clear_chain(self) -> None:
@@ -223,7 +223,7 @@ class TransportKernel(KernelResults, MCMCKernel):
     def cleanup(self) -> None:
         """Close the current chain. Idempotent; keeps the trained engines, the statistics and ``transforms``."""
         if self._drawn:
-            self._finished.append(self._drawn)
+            self._finished.append(stacked(self._drawn))
         self._clear_chain()
 
 

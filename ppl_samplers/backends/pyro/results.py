@@ -27,7 +27,7 @@ class KernelResults:
     _block: tuple[Tensor, dict[str, Tensor]] | None
     _drawn: dict[str, list[Tensor]]
     _diverging: list[int]
-    _finished: list[dict[str, list[Tensor]]]
+    _finished: list[dict[str, Tensor]]
 
     def logging(self) -> dict[str, str]:
         """Short strings for the progress bar."""
@@ -62,16 +62,14 @@ class KernelResults:
     @property
     def sample_stats(self) -> dict[str, Tensor]:
         """Statistics and unconstrained points of all chains, ``(C, S, ...)``."""
-        runs = self._finished + ([self._drawn] if self._drawn else [])
+        runs = self._finished + ([stacked(self._drawn)] if self._drawn else [])
         if not runs:
             return {}
-        return {name: torch.cat([torch.stack(run[name], 1) for run in runs]) for name in runs[0]}
+        return {name: torch.cat([run[name] for run in runs]) for name in runs[0]}
 
     def store(self, points: Tensor, stats: dict[str, Tensor]) -> None:
         """Keep the draws of a run that held all chains in one tensor: ``(C, S, D)`` and ``(C, S)``."""
-        run = {name: list(value.unbind(1)) for name, value in stats.items()}
-        run["unconstrained"] = list(points.unbind(1))
-        self._finished = [run]
+        self._finished = [{**stats, "unconstrained": points}]
 
     @property
     def trained(self) -> Trained | None:
@@ -127,6 +125,11 @@ class KernelResults:
         if checkpoint:
             trained.save(checkpoint)
         return trained
+
+
+def stacked(drawn: dict[str, list[Tensor]]) -> dict[str, Tensor]:
+    """What stock Pyro drew one at a time, ``(C, S, ...)``."""
+    return {name: torch.stack(values, 1) for name, values in drawn.items()}
 
 
 def _last(units: list[dict[str, float]], key: str) -> float | None:
