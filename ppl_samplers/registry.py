@@ -109,7 +109,7 @@ def list_engines(backend: str | None = None, kind: str | None = None) -> list[En
 
     Example:
         >>> [info.name for info in list_engines("pyro", "transport")]
-        ['BoltzmannGenerator']
+        ['BoltzmannGenerator', 'CMT']
     """
     _load_plugins()
     found = _registered.values()
