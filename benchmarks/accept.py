@@ -5,6 +5,7 @@ times include imports and compilation.
 
     python -m benchmarks.accept                                  # everything; about an hour
     python -m benchmarks.accept --models blr arK --backends numpyro --seed 1
+    python -m benchmarks.accept --engine CMT
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from models.load import load, names
 
 
-def run_one(backend: str, name: str, seed: int) -> dict:
+def run_one(backend: str, name: str, seed: int, engine: str = "BoltzmannGenerator") -> dict:
     """The default call on one model; figures against the reference."""
     entry, start = load(name), time.perf_counter()
     if backend == "numpyro":
@@ -29,7 +30,7 @@ def run_one(backend: str, name: str, seed: int) -> dict:
 
         import ppl_samplers.numpyro as door
 
-        mcmc = door.MCMC(door.BoltzmannGenerator(entry.numpyro_model), num_warmup=40, num_samples=1000, num_chains=4)
+        mcmc = door.MCMC(getattr(door, engine)(entry.numpyro_model), num_warmup=40, num_samples=1000, num_chains=4)
         mcmc.run(jax.random.key(seed), **entry.data)
     else:
         import pyro
@@ -37,10 +38,10 @@ def run_one(backend: str, name: str, seed: int) -> dict:
         import ppl_samplers.pyro as door
 
         pyro.set_rng_seed(seed)
-        mcmc = door.MCMC(door.BoltzmannGenerator(entry.pyro_model), warmup_steps=40, num_samples=1000, num_chains=4)
+        mcmc = door.MCMC(getattr(door, engine)(entry.pyro_model), warmup_steps=40, num_samples=1000, num_chains=4)
         mcmc.run(**entry.torch_data())
     record = door.record(mcmc)
-    out = {"backend": backend, "model": name, "seed": seed, "seconds": time.perf_counter() - start}
+    out = {"engine": engine, "backend": backend, "model": name, "seed": seed, "seconds": time.perf_counter() - start}
     out |= compare(entry, record)
     from ppl_samplers.diagnostics.evidence import evidence_from_record
 
@@ -96,25 +97,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=list(names()))
     parser.add_argument("--backends", nargs="*", default=["numpyro", "pyro"])
+    parser.add_argument("--engine", default="BoltzmannGenerator", help="any engine of both frameworks, such as CMT")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/accept.jsonl"))
     parser.add_argument("--one", nargs=2, metavar=("BACKEND", "MODEL"), help="run here and print JSON")
     arguments = parser.parse_args()
     if arguments.one:
-        print("RESULT " + json.dumps(run_one(*arguments.one, arguments.seed)))
+        print("RESULT " + json.dumps(run_one(*arguments.one, arguments.seed, arguments.engine)))
         return
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for name in arguments.models:
         for backend in arguments.backends:
-            command = [sys.executable, "-m", "benchmarks.accept", "--one", backend, name, "--seed", str(arguments.seed)]
+            command = [sys.executable, "-m", "benchmarks.accept", "--one", backend, name]
+            command += ["--seed", str(arguments.seed), "--engine", arguments.engine]
             done = subprocess.run(command, capture_output=True, text=True)
             found = [text for text in done.stdout.splitlines() if text.startswith("RESULT ")]
             if found:
                 rows.append(json.loads(found[-1].removeprefix("RESULT ")))
             else:
                 last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-                rows.append({"backend": backend, "model": name, "met": False, "error": last})
+                rows.append(
+                    {"engine": arguments.engine, "backend": backend, "model": name, "met": False, "error": last}
+                )
             print(line(rows[-1]), flush=True)
             with arguments.out.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
