@@ -16,7 +16,7 @@ export MPLBACKEND ?= Agg
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-tutorials test-second test-full accept lint docs bench clean
+.PHONY: demo test test-slow test-tutorials test-second test-full accept lint docs bench bench-peers clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11 ...") if sys.version_info < (3, 11) else None'
@@ -56,6 +56,14 @@ docs: $(STAMP)  ## the links and the examples of the documentation
 
 bench: $(STAMP)  ## ratios, side by side in one run; machine otherwise idle
 	$(BIN)/python -m benchmarks.run
+
+bench-peers: $(STAMP) .venv-peers/.installed  ## our engines beside other samplers; hours
+	$(BIN)/python -m benchmarks.peers --peers .venv-peers/bin/python
+
+.venv-peers/.installed: benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install -q -r benchmarks/peers/requirements.txt
+	touch $@
 
 clean:
 	rm -rf $(VENV) .cache out build *.egg-info

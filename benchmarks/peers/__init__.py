@@ -1,0 +1,1 @@
+"""Other people's samplers on our targets, beside our engines: ``make bench-peers``."""
