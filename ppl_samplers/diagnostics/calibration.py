@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ppl_samplers.diagnostics.record import Arrays
+from ppl_samplers.diagnostics.record import Arrays, elements
 
 _NULL_SETS = 4000
 
@@ -21,7 +21,8 @@ class Calibration:
     Attributes:
         ranks: For each site, ``(R, *shape)`` integers from 0 to ``num_draws``: how many draws lie below the truth.
         num_draws: Draws that each truth was ranked among, ``L``.
-        p_values: For each scalar, the probability that uniform ranks leave the simultaneous band as far.
+        p_values: For each scalar, the probability that uniform ranks leave the simultaneous band as far (an upper bound
+            where it is too small to be simulated).
         alpha: Probability of a false alarm over all scalars together.
     """
 
@@ -46,7 +47,7 @@ class Calibration:
         return head + f"NOT calibrated: {worst}"
 
     def _shape(self, name: str) -> str:
-        u = (_scalars(self.ranks)[name] + 0.5) / (self.num_draws + 1)
+        u = (dict(elements(self.ranks, 1))[name] + 0.5) / (self.num_draws + 1)
         # Standard errors of mean and variance of uniform numbers: sqrt(1/12 n), sqrt(1/180 n).
         bias = (u.mean() - 0.5) * np.sqrt(12 * len(u))
         spread = (u.var() - 1 / 12) * np.sqrt(180 * len(u))
@@ -78,7 +79,7 @@ def simulation_based_calibration(
         num_draws: Draws kept of each fit, evenly spaced so that they are nearly independent, ``L``.
         alpha: Probability of a false alarm over all scalars together.
         seed: First seed.
-        progress: Show a progress bar with the smallest p-value so far.
+        progress: Show a progress bar.
 
     Raises:
         ValueError: ``fit`` lacks a site or gives too few draws or other shapes.
@@ -111,10 +112,7 @@ def simulation_based_calibration(
             bar.update()
     arrays = {name: np.stack(rows) for name, rows in ranks.items()}
     null = _null(num_replications, num_draws)
-    p_values = {
-        name: float((1 + np.sum(null <= _statistic(r[None], num_draws)[0])) / (1 + len(null)))
-        for name, r in _scalars(arrays).items()
-    }
+    p_values = {name: _p_value(r, num_draws, null) for name, r in elements(arrays, 1)}
     return Calibration(arrays, num_draws, p_values, alpha)
 
 
@@ -128,7 +126,7 @@ def plot_calibration(calibration: Calibration, *, axes: Any = None) -> Any:
     import matplotlib.pyplot as plt
 
     axes = plt.subplots()[1] if axes is None else axes
-    scalars, draws = _scalars(calibration.ranks), calibration.num_draws
+    scalars, draws = dict(elements(calibration.ranks, 1)), calibration.num_draws
     number = len(next(iter(scalars.values())))
     level = np.quantile(_null(number, draws), 0.05)
     z = np.arange(1, draws + 1) / (draws + 1)
@@ -157,15 +155,6 @@ def _rank(name: str, value: Any, draws: Arrays, num_draws: int) -> np.ndarray:
     return np.sum(kept < value, 0)
 
 
-def _scalars(ranks: Arrays) -> dict[str, np.ndarray]:
-    out = {}
-    for name, rows in ranks.items():
-        for index in np.ndindex(rows.shape[1:]):
-            label = f"{name}[{', '.join(map(str, index))}]" if index else name
-            out[label] = rows[(slice(None), *index)]
-    return out
-
-
 def _counts(ranks: np.ndarray, num_draws: int) -> np.ndarray:
     """How many of the ranks ``(M, R)`` lie below 1, ..., L, ``(M, L)``."""
     offset = np.arange(len(ranks))[:, None] * (num_draws + 1)
@@ -180,6 +169,14 @@ def _statistic(ranks: np.ndarray, num_draws: int) -> np.ndarray:
     below, above = stats.binom.cdf(table, number, z), stats.binom.sf(table - 1, number, z)
     tails = np.minimum(2 * np.minimum(below, above), 1.0)
     return tails[_counts(ranks, num_draws), np.arange(num_draws)].min(1)
+
+
+def _p_value(ranks: np.ndarray, num_draws: int, null: np.ndarray) -> float:
+    statistic = _statistic(ranks[None], num_draws)[0]
+    simulated = (1 + np.sum(null <= statistic)) / (1 + len(null))
+    # Simulation resolves nothing below 1 / 4001, which is above the level of one scalar among many: there the union
+    # bound over the L points of the ECDF, always an upper bound, takes over.
+    return float(min(simulated, num_draws * statistic))
 
 
 def _null(number: int, num_draws: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,3 +67,12 @@ class RunRecord:
     def num_engines(self) -> int:
         """Number of independently trained engines, ``R``."""
         return len(self.evidence_sums)
+
+
+def elements(arrays: Arrays, lead: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Scalar entries of arrays ``(*lead, *shape)``: ``name[i,j]`` and its values, of ``lead`` dimensions."""
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        for index in np.ndindex(*array.shape[lead:]):
+            label = f"{name}[{','.join(map(str, index))}]" if index else name
+            yield label, array[(..., *index)]

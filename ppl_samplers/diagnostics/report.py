@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
@@ -12,7 +11,7 @@ from ppl_samplers.diagnostics.checks import acceptance_profile
 from ppl_samplers.diagnostics.evidence import Evidence, evidence_from_record
 from ppl_samplers.diagnostics.modes import mode_table
 from ppl_samplers.diagnostics.psis import arviz
-from ppl_samplers.diagnostics.record import RunRecord
+from ppl_samplers.diagnostics.record import RunRecord, elements
 
 
 def mcmc_report(
@@ -73,21 +72,13 @@ def _evidence(record: RunRecord) -> Evidence | None:
     return evidence_from_record(record, force=True)
 
 
-def _elements(record: RunRecord) -> Iterator[tuple[str, np.ndarray]]:
-    """Scalar entries of all sites, ``name[i,j]`` and ``(C, S)``."""
-    for site, value in record.posterior.items():
-        array = np.asarray(value, dtype=np.float64)
-        for index in np.ndindex(*array.shape[2:]):
-            name = f"{site}[{','.join(str(i) for i in index)}]" if index else site
-            yield name, array[(slice(None), slice(None), *index)]
-
-
 def _sites(record: RunRecord, prob: float, max_rows: int) -> str:
     tail = (1 - prob) / 2
     low, high = f"{100 * tail:.1f}%", f"{100 * (1 - tail):.1f}%"
     rows, left = [], 0
     az = arviz()
-    for name, x in _elements(record):
+    posterior = {site: np.asarray(value, np.float64) for site, value in record.posterior.items()}
+    for name, x in elements(posterior, 2):
         if len(rows) == max_rows:
             left += 1
             continue

@@ -8,6 +8,7 @@ import numpy as np
 
 from ppl_samplers.diagnostics.arviz import _quiet, group, has_group
 from ppl_samplers.diagnostics.psis import arviz, arviz_major
+from ppl_samplers.diagnostics.record import elements
 
 CONFLICT = "prior and data may disagree"
 STRONG_PRIOR = "strong prior or weak data"
@@ -90,10 +91,4 @@ def _sensitivity(data: Any, part: str, names: list[str], scaled: list[str] | Non
         if not hasattr(found, "data_vars"):
             # A single variable comes back on its own.
             found = {names[0]: found}
-    rows = {}
-    for name in names:
-        values = np.asarray(found[name], np.float64)
-        for index in np.ndindex(values.shape):
-            label = f"{name}[{', '.join(map(str, index))}]" if index else name
-            rows[label] = float(values[index])
-    return rows
+    return {label: float(value) for label, value in elements({name: found[name] for name in names}, 0)}

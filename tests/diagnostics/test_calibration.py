@@ -47,6 +47,22 @@ def test_wrong_posteriors_are_found_and_described(wrong, words):
     assert "NOT calibrated" in found.message and words in found.message
 
 
+def test_one_wrong_quantity_among_sixty_is_found():
+    """The level of each is then 1.7e-5, far below what any affordable number of simulated null sets resolves."""
+
+    def simulate_many(seed):
+        rng = np.random.default_rng(seed)
+        mu = rng.normal(size=60)
+        return {"mu": mu}, mu + rng.normal(size=60)
+
+    def fit(seed, y):
+        scale = np.where(np.arange(60) == 17, 0.4, 1.0) * np.sqrt(0.5)
+        return {"mu": y / 2 + scale * np.random.default_rng(seed + 10**6).normal(size=(100, 60))}
+
+    found = simulation_based_calibration(simulate_many, fit, 200, progress=False)
+    assert set(found.suspects) == {"mu[17]"} and "narrow" in found.message
+
+
 def test_a_picture_and_refusals():
     axes = plot_calibration(calibrate(num_replications=20))
     assert len(axes.lines) == 2

@@ -1,4 +1,5 @@
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +157,18 @@ def test_new_data_of_the_same_shapes_compile_nothing(progress_bar):
         counting[0] = False
         _check(mcmc, y)
     assert not compiled
+
+
+@pytest.mark.slow
+def test_one_kernel_serves_runs_of_another_chain_method():
+    kernel = BoltzmannGenerator(model, **TINY)
+    for method in ("vectorized", "sequential"):
+        mcmc = MCMC(kernel, num_warmup=2, num_samples=300, num_chains=2, chain_method=method, progress_bar=False)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="with this chain_method")
+            mcmc.run(random.key(0), DATA)
+        assert mcmc.get_samples(group_by_chain=True)["twice"].shape == (2, 300, 2)
+        _check(mcmc, DATA)
 
 
 def test_a_given_density_keeps_its_data_unless_the_run_brings_others():

@@ -268,7 +268,7 @@ class LogDensity(CompiledDensity):
     def _terms(self, x: Any, which: str = "site_terms") -> dict[str, Array]:
         if self._structure.enum:
             raise NotImplementedError(
-                "discrete sites are summed out, so an observation has no log likelihood of its own; draw the discrete "
+                "discrete sites are summed out, so a site has no log likelihood or prior of its own; draw the discrete "
                 "sites first with numpyro.infer.Predictive(model, samples, infer_discrete=True)"
             )
         return self._call(which, self._points(x))

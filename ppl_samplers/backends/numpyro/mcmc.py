@@ -89,5 +89,7 @@ class MCMC(numpyro.infer.MCMC):
             finally:
                 self._args, self._kwargs, self._jit_model_args = own
 
-        settings = (*self._collection_params.values(), self.thinning, self.num_chains, self.postprocess_fn)
+        # All that the loop reads of this object: another `MCMC` may share the kernel.
+        settings = (*self._collection_params.values(), self.thinning, self.num_chains, self.chain_method)
+        settings += (self.postprocess_fn,)
         return kernel._program(("loop", name, settings, collect_fields, remove_sites), loop)(state, data)
